@@ -1,0 +1,40 @@
+# `make up` shows it working, `make test` proves it; both set up all they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.PHONY: up test check soak bench clean
+
+up: $(VENV)/installed
+	$(BIN)/pabal demo
+
+test: $(VENV)/tested check
+	$(BIN)/pytest -n $(JOBS)
+
+check: $(VENV)/tested
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+soak: $(VENV)/tested
+	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) tests/crash tests/conformance
+
+bench: $(VENV)/benched
+	$(BIN)/python benchmarks/run.py
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/tested: $(VENV)/installed constraints.txt scripts/system-packages
+	scripts/system-packages
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,bench]'
+	touch $@
+
+$(VENV)/benched: $(VENV)/tested
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

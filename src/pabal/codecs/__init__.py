@@ -1,0 +1,1 @@
+"""Drivers of the codec contract: how a message is written down."""

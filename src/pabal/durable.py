@@ -1,0 +1,123 @@
+"""The only place where files are made durable: write whole, fsync, rename, fsync the directory.
+
+A failed fsync is final: the kernel has dropped the pages and will say yes next time. So it is never tried again on the
+same file; the caller gives the file up.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pabal.errors import StoreFailed, StoreFull
+
+BALLAST_BYTES = 8 << 20
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_sync_file = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn OSError into StoreFull or StoreFailed that say what was being done."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in _NO_ROOM:
+            raise StoreFull(f"no room left while {doing}: free some space and repeat") from exc
+        raise StoreFailed(f"{exc.strerror or exc} while {doing}; reopen the store and repeat") from exc
+
+
+def sync(fd: int) -> None:
+    """Flush a file or directory to the disk itself."""
+    if _sync_file is None:
+        os.fsync(fd)
+    else:
+        fcntl.fcntl(fd, _sync_file)
+
+
+def sync_dir(path: str | Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_new(path: str | Path, data: bytes, *, mode: int = 0o600) -> int:
+    """Write a whole new file and return its descriptor, not yet synced. On failure nothing is left."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    except BaseException:
+        os.close(fd)
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+    return fd
+
+
+def replace_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Put a file in place of another so that a crash leaves the old or the new, whole and durable."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    fd = write_new(draft, data, mode=mode)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+    os.rename(draft, path)
+    sync_dir(path.parent)
+
+
+def make_dirs(path: Path, *, mode: int = 0o700) -> None:
+    """Make a directory and its parents, each durable in its own parent."""
+    if path.is_dir():
+        return
+    make_dirs(path.parent, mode=mode)
+    with suppress(FileExistsError):
+        path.mkdir(mode=mode)
+        sync_dir(path.parent)
+
+
+class Ballast:
+    """A file of real blocks that can be given up so that work already taken in can be finished on a full disk."""
+
+    def __init__(self, path: Path, size: int = BALLAST_BYTES) -> None:
+        self._path = path
+        self._size = size
+
+    @property
+    def present(self) -> bool:
+        return self._path.exists()
+
+    def restore(self) -> None:
+        """Make the ballast if there is room for it twice over; quietly do without if not."""
+        if self._path.exists():
+            return
+        room = os.statvfs(self._path.parent)
+        if room.f_bavail * room.f_frsize < 2 * self._size:
+            return
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with suppress(OSError):
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, self._size)
+                os.rename(draft, self._path)
+            except OSError:
+                os.unlink(draft)
+            finally:
+                os.close(fd)
+
+    def release(self) -> bool:
+        """Give up the ballast; False if it was already gone."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        return True

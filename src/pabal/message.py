@@ -1,0 +1,86 @@
+"""The message: what is fixed at publish and never changes after. A frozen value with no behaviour."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from pabal.errors import InvalidInput, InvalidText
+from pabal.jsontext import Json, check
+from pabal.names import check_id, check_name
+
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+PRIORITIES: Mapping[str, int] = MappingProxyType({"critical": 9, "high": 6, "normal": 0, "low": -6})
+MAX_TEXT = 1024  # characters of type, group, dedup_key, ids of thread, trace and reply, header names
+MAX_HEADERS = 100
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    body: Json | bytes
+    type: str = ""
+    version: int = 1
+    sender: str = ""
+    target: str = ""
+    attributes: dict[str, Json] = {}
+    headers: dict[str, str] = {}
+    priority: int = 0
+    group: str = ""
+    dedup_key: str = ""
+    thread_id: str = ""
+    trace_id: str = ""
+    reply_to: str = ""
+    created_at: float = 0.0
+    expires_at: float | None = None
+
+
+def check_message(message: Message) -> Message:
+    """Return the message if every field is legal; raise the InvalidInput that names the first that is not."""
+    check_id(message.id)
+    if type(message.body) is not bytes:
+        check(message.body)
+    if message.attributes:
+        check(message.attributes)
+    if message.headers:
+        _check_headers(message.headers)
+    if message.target:
+        check_name(message.target, "target")
+    if message.sender:
+        check_name(message.sender, "sender")
+    if not MIN_PRIORITY <= message.priority <= MAX_PRIORITY:
+        raise InvalidInput(f"priority must be {MIN_PRIORITY} to {MAX_PRIORITY}; found {message.priority}")
+    for what in ("type", "group", "dedup_key", "thread_id", "trace_id", "reply_to"):
+        if text := getattr(message, what):
+            _check_text(what, text)
+    return message
+
+
+def priority_of(value: int | str) -> int:
+    """Return a priority given as a number or by name."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if value in PRIORITIES:
+        return PRIORITIES[value]
+    raise InvalidInput(f"priority must be a whole number or one of {', '.join(PRIORITIES)}; found {value!r:.40}")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    if len(headers) > MAX_HEADERS:
+        raise InvalidInput(f"{MAX_HEADERS} headers at most; found {len(headers)}")
+    for name, value in headers.items():
+        _check_text("header name", name)
+        _check_text(f"header {name}", value, limit=MAX_TEXT * 8)
+
+
+def _check_text(what: str, text: str, limit: int = MAX_TEXT) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} must be text; found {type(text).__name__}")
+    if len(text) > limit:
+        raise InvalidInput(f"{what} must be at most {limit} characters; found {len(text)}")
+    if not text.isprintable() and any(ord(char) < 32 or ord(char) == 127 for char in text):
+        raise InvalidText(f"{what} holds a control character")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            raise InvalidText(f"{what} holds a lone surrogate") from exc

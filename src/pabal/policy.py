@@ -1,0 +1,112 @@
+"""What a queue does with its messages: one policy for every way of failing.
+
+The document form is the one operators write (`visibilityTimeoutSec`, `retry.limit`, `dlq.queue`, …);
+`policy_from` reads it whole and names what is wrong, `document_of` writes it back with every value spelt out.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from pabal.errors import InvalidName, InvalidPolicy
+from pabal.jsontext import Json
+from pabal.names import check_name
+
+DEFAULT_MAX_BYTES = 1 << 20
+LARGEST_MAX_BYTES = 64 << 20
+TOMBSTONE_SECONDS = 600.0  # a settled message is remembered at least this long, so that repeating a verdict is harmless
+
+
+class Backoff(StrEnum):
+    FIXED = "fixed"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+    FULL_JITTER = "full-jitter"
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    limit: int = 5
+    backoff: Backoff = Backoff.EXPONENTIAL
+    initial: float = msgspec.field(default=1.0, name="initialDelaySec")
+    max: float = msgspec.field(default=60.0, name="maxDelaySec")
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Return the seconds to wait after this failed attempt; `chance` in [0, 1) serves full jitter."""
+        if self.backoff is Backoff.FIXED:
+            return self.initial
+        if self.backoff is Backoff.LINEAR:
+            return min(self.max, self.initial * attempt)
+        grown = min(self.max, self.initial * 2.0 ** min(attempt - 1, 62))
+        return grown * chance if self.backoff is Backoff.FULL_JITTER else grown
+
+
+class DeadLetterPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    queue: str = ""
+    retention_days: float = msgspec.field(default=14.0, name="retentionDays")
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    visibility: float = msgspec.field(default=30.0, name="visibilityTimeoutSec")
+    ttl: float = msgspec.field(default=0.0, name="ttlSec")
+    retry: RetryPolicy = RetryPolicy()
+    dead_letters: DeadLetterPolicy = msgspec.field(default=DeadLetterPolicy(), name="dlq")
+    dedup_window: float = msgspec.field(default=300.0, name="dedupWindowSec")
+    done_retention: float = msgspec.field(default=0.0, name="doneRetentionSec")
+    max_bytes: int = msgspec.field(default=DEFAULT_MAX_BYTES, name="maxBytes")
+    max_waiting: int = msgspec.field(default=0, name="maxWaiting")
+    durable_acks: bool = msgspec.field(default=False, name="durableAcks")
+    paused: bool = False
+    body_schema: dict[str, Json] | None = msgspec.field(default=None, name="schema")
+
+    def __post_init__(self) -> None:
+        for what, value, least, most in self._ranges():
+            if not least <= value <= most:
+                raise InvalidPolicy(f"{what} must be {least:g} to {most:g}; found {value:g}")
+        if self.retry.max < self.retry.initial:
+            raise InvalidPolicy(
+                f"retry.maxDelaySec ({self.retry.max:g}) is below retry.initialDelaySec ({self.retry.initial:g})"
+            )
+        if self.dead_letters.queue:
+            try:
+                check_name(self.dead_letters.queue)
+            except InvalidName as exc:
+                raise InvalidPolicy(f"dlq.queue: {exc}") from exc
+
+    def _ranges(self) -> list[tuple[str, float, float, float]]:
+        year = 366 * 86400.0
+        return [
+            ("visibilityTimeoutSec", self.visibility, 0.001, year),
+            ("ttlSec", self.ttl, 0, 100 * year),
+            ("retry.limit", self.retry.limit, 1, 1_000_000),
+            ("retry.initialDelaySec", self.retry.initial, 0, year),
+            ("retry.maxDelaySec", self.retry.max, 0, year),
+            ("dlq.retentionDays", self.dead_letters.retention_days, 0, 36600),
+            ("dedupWindowSec", self.dedup_window, 0, year),
+            ("doneRetentionSec", self.done_retention, 0, 100 * year),
+            ("maxBytes", self.max_bytes, 1, LARGEST_MAX_BYTES),
+            ("maxWaiting", self.max_waiting, 0, 1e12),
+        ]
+
+    @property
+    def tombstone(self) -> float:
+        """Seconds that a done message is remembered."""
+        return max(self.done_retention, self.dedup_window, TOMBSTONE_SECONDS)
+
+
+def policy_from(document: Mapping[str, Any]) -> Policy:
+    """Read a policy document; raise InvalidPolicy that names the field, what was found and what was expected."""
+    try:
+        return msgspec.convert(document, Policy)
+    except msgspec.ValidationError as exc:
+        if isinstance(exc.__cause__, InvalidPolicy):
+            raise exc.__cause__ from None
+        raise InvalidPolicy(f"policy: {exc}") from exc
+
+
+def document_of(policy: Policy) -> dict[str, Any]:
+    """Return the policy as the document that `policy_from` reads."""
+    document: dict[str, Any] = msgspec.to_builtins(policy)
+    return document

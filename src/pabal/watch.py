@@ -1,0 +1,103 @@
+"""inotify through ctypes: learn that a file appeared without asking for it.
+
+`Inotify` is the raw instance; `PathWatch` is a `pabal.store.Watch` over some paths that falls back to sleeping where
+inotify is not to be had, so that its user's own slow poll is all that is left.
+"""
+
+import ctypes
+import errno
+import os
+import select
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, DELETE = 0x4, 0x8, 0x40, 0x80, 0x200
+OVERFLOW, IGNORED = 0x4000, 0x8000
+ARRIVALS = CLOSE_WRITE | MOVED_TO
+_HEADER = struct.Struct("iIII")
+
+
+class Event(NamedTuple):
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """One inotify instance. Raises OSError at construction where the system has none left to give."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(self._libc, "inotify_init1"):
+            raise OSError(errno.ENOSYS, "this system has no inotify")
+        self.fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "no inotify instance to be had")
+
+    def add(self, path: str | os.PathLike[str], mask: int) -> int:
+        """Watch a path; return the number that its events carry."""
+        watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
+        if watch < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), os.fspath(path))
+        return watch
+
+    def events(self) -> Iterator[Event]:
+        """Take what has happened so far, without waiting."""
+        while True:
+            try:
+                data = os.read(self.fd, 1 << 16)
+            except BlockingIOError:
+                return
+            offset = 0
+            while offset < len(data):
+                watch, mask, _, size = _HEADER.unpack_from(data, offset)
+                start = offset + _HEADER.size
+                offset = start + size
+                yield Event(watch, mask, os.fsdecode(data[start:offset].rstrip(b"\0")))
+            if len(data) < 1 << 15:
+                return
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class PathWatch:
+    """Wakes when anything happens, as its mask says, to one of the paths."""
+
+    def __init__(self, paths: Mapping[str, int]) -> None:
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._bell, select.POLLIN)
+        self._inotify: Inotify | None = None
+        try:
+            self._inotify = Inotify()
+            for path, mask in paths.items():
+                self._inotify.add(path, mask)
+            self._poll.register(self._inotify.fd, select.POLLIN)
+        except OSError:
+            if self._inotify is not None:
+                self._inotify.close()
+                self._inotify = None
+
+    @property
+    def woken_by(self) -> str:
+        return "inotify" if self._inotify else "poll"
+
+    def wait(self, timeout: float) -> bool:
+        ready = {fd for fd, _ in self._poll.poll(max(0, -(-timeout * 1000 // 1)))}
+        if self._bell in ready:
+            os.eventfd_read(self._bell)
+        if self._inotify is not None and self._inotify.fd in ready:
+            for _ in self._inotify.events():
+                pass
+        return bool(ready)
+
+    def wake(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    def close(self) -> None:
+        os.close(self._bell)
+        if self._inotify is not None:
+            self._inotify.close()
