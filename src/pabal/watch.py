@@ -9,6 +9,7 @@ import errno
 import os
 import select
 import struct
+import threading
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ class PathWatch:
     """Wakes when anything happens, as its mask says, to one of the paths."""
 
     def __init__(self, paths: Mapping[str, int]) -> None:
+        self._open = threading.Lock()  # held while the bell may be rung, and for good once closed
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._bell, select.POLLIN)
@@ -95,9 +97,14 @@ class PathWatch:
         return bool(ready)
 
     def wake(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        # Who cannot have the lock meets another ringer or the closing itself: nothing is left to do. Never blocks, so
+        # that a signal handler may call it.
+        if self._open.acquire(blocking=False):
+            os.eventfd_write(self._bell, 1)
+            self._open.release()
 
     def close(self) -> None:
+        self._open.acquire()
         os.close(self._bell)
         if self._inotify is not None:
             self._inotify.close()

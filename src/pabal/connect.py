@@ -1,0 +1,100 @@
+"""From a URL to a store, loaded only when asked for, and the connection that hands out its queues."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pabal.clock import Clock, SystemClock
+from pabal.errors import InvalidUrl
+from pabal.queue import Queue
+from pabal.store import Store
+
+
+class Connection:
+    """An open store and its queues. Threads may share it; use it in a `with` block or close it."""
+
+    def __init__(self, store: Store, *, clock: Clock, consumer: str) -> None:
+        self.store = store
+        self._clock = clock
+        self._consumer = consumer
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue of this name. It comes into being with its first message or policy."""
+        return Queue(name, self.store, clock=self._clock, consumer=self._consumer)
+
+    def queues(self) -> list[str]:
+        """Name every queue, sorted."""
+        return self.store.queues()
+
+    def close(self) -> None:
+        """Release files and handles. What is leased stays so until it is settled or its lease runs out."""
+        self.store.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(url: str, *, consumer: str = "", clock: Clock | None = None) -> Connection:
+    """Open the store that the URL names: sqlite:///path.db, file:///dir, hybrid:///dir.
+
+    Three slashes begin an absolute path, none a relative one (`sqlite:jobs.db`). `consumer` is the name under which
+    messages addressed to it are leased; by default host and process id.
+    """
+    clock = clock or SystemClock()
+    scheme, path = parse_url(url)
+    return Connection(_OPENERS[scheme](path, clock), clock=clock, consumer=consumer or _own_name())
+
+
+def parse_url(url: str) -> tuple[str, Path]:
+    """Return scheme and path of a store URL; raise InvalidUrl that says what to write instead."""
+    parts = urlsplit(url)
+    known = ", ".join(_OPENERS)
+    if parts.scheme not in _OPENERS:
+        raise InvalidUrl(f"a store URL begins with one of {known} and a colon; found {url!r:.80}")
+    if parts.netloc:
+        raise InvalidUrl(
+            f"{parts.scheme} stores are local: write {parts.scheme}:///{parts.netloc}{parts.path} for an absolute path"
+            f" or {parts.scheme}:{parts.netloc}{parts.path} for a relative one; found {url!r:.80}"
+        )
+    if not parts.path or parts.query or parts.fragment:
+        raise InvalidUrl(
+            f"a store URL is a scheme and a path, as in {parts.scheme}:///var/lib/pabal; found {url!r:.80}"
+        )
+    return parts.scheme, Path(unquote(parts.path))
+
+
+def _own_name() -> str:
+    host = "".join(
+        char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in socket.gethostname()
+    )
+    return f"{host.strip('-')[:150] or 'host'}-{os.getpid()}"
+
+
+def _sqlite(path: Path, clock: Clock) -> Store:
+    from pabal.stores.sqlite import SqliteStore
+
+    return SqliteStore(path, clock=clock)
+
+
+def _files(path: Path, clock: Clock) -> Store:
+    from pabal.stores.files import FileStore
+
+    return FileStore(path, clock=clock)
+
+
+def _hybrid(path: Path, clock: Clock) -> Store:
+    from pabal.stores.hybrid import HybridStore
+
+    return HybridStore(path, clock=clock)
+
+
+_OPENERS: dict[str, Callable[[Path, Clock], Store]] = {"sqlite": _sqlite, "file": _files, "hybrid": _hybrid}

@@ -1,0 +1,80 @@
+"""Keeps leases alive while their messages are being worked on.
+
+One thread per queue handle, there only while leases are held. A lease is extended after a third of its time, so two
+extensions may fail or come late before it is lost.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from pabal.errors import PabalError
+from pabal.store import Outcome, Receipt
+
+_LINGER = 5.0  # seconds that the thread waits for another lease before it ends
+Extend = Callable[[Sequence[Receipt], float], list[Outcome]]
+
+
+class Renewal:
+    def __init__(self, extend: Extend, now: Callable[[], float]) -> None:
+        self._extend = extend
+        self._now = now
+        self._changed = threading.Condition()
+        self._held: dict[Receipt, tuple[float, float]] = {}  # receipt: (next renewal, seconds of the lease)
+        self._pid = 0
+        self._sleeps_until = float("inf")
+
+    def hold(self, receipt: Receipt, seconds: float) -> None:
+        """Extend this lease by `seconds` again and again until released."""
+        due = self._now() + seconds / 3
+        with self._changed:
+            if self._pid != os.getpid():
+                self._start()
+            self._held[receipt] = (due, seconds)
+            if due < self._sleeps_until:
+                self._changed.notify()
+
+    def release(self, receipt: Receipt) -> None:
+        with self._changed:
+            self._held.pop(receipt, None)
+
+    def _start(self) -> None:
+        # A forked child has the parent's receipts in its memory and none of its threads.
+        self._held = {}
+        self._pid = os.getpid()
+        threading.Thread(target=self._run, name="pabal-renewal", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._held and not self._changed.wait_for(lambda: self._held, timeout=_LINGER):
+                    self._pid = 0  # the next hold starts a new thread
+                    return
+                self._sleeps_until = min(due for due, _ in self._held.values())
+                pause = self._sleeps_until - self._now()
+                if pause > 0:
+                    self._changed.wait(pause)
+                self._sleeps_until = float("inf")
+                due = self._take_due()
+            for seconds, receipts in due.items():
+                self._renew(receipts, seconds)
+
+    def _take_due(self) -> dict[float, list[Receipt]]:
+        now = self._now()
+        due: dict[float, list[Receipt]] = {}
+        for receipt, (at, seconds) in self._held.items():
+            if at <= now:
+                due.setdefault(seconds, []).append(receipt)
+        for seconds, receipts in due.items():
+            for receipt in receipts:
+                self._held[receipt] = (now + seconds / 3, seconds)
+        return due
+
+    def _renew(self, receipts: list[Receipt], seconds: float) -> None:
+        try:
+            outcomes = self._extend(receipts, seconds)
+        except PabalError:
+            return  # the store is in trouble; the next round tries again and settling will say what is wrong
+        for receipt, outcome in zip(receipts, outcomes, strict=True):
+            if outcome is Outcome.LOST:
+                self.release(receipt)
