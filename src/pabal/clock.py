@@ -10,6 +10,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """Where a store and a queue read the time."""
+
     @property
     def boot_id(self) -> str:
         """Name this boot: readings of `boot` under another name cannot be compared."""
@@ -25,6 +27,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    """The clocks of this machine."""
+
     @cached_property
     def boot_id(self) -> str:
         try:

@@ -10,6 +10,8 @@ from pabal.message import Message
 
 
 class Codec(Protocol):
+    """How a message is written down."""
+
     content_type: str
     extension: str
 

@@ -32,7 +32,7 @@ class PabalError(Exception):
 
 
 class InvalidInput(PabalError, ValueError):
-    pass
+    """The caller's value is refused; nothing was written."""
 
 
 class InvalidName(InvalidInput):
@@ -117,15 +117,15 @@ class DecodeError(PabalError):
 
 
 class QueueUnknown(PabalError):
-    pass
+    """There is no queue of this name."""
 
 
 class QueueFull(PabalError):
-    pass
+    """As many messages wait as the policy allows; nothing was written."""
 
 
 class LeaseLost(PabalError):
-    pass
+    """The receipt is no longer the current one; nothing was changed."""
 
 
 class ExtraMissing(PabalError):
@@ -133,15 +133,15 @@ class ExtraMissing(PabalError):
 
 
 class StoreError(PabalError):
-    pass
+    """The store could not do it."""
 
 
 class StoreFull(StoreError):
-    pass
+    """The disk has no room; nothing was written."""
 
 
 class StoreFailed(StoreError):
-    pass
+    """An I/O error: this handle promises nothing more until reopened."""
 
 
 class StoreRefused(StoreError):

@@ -16,6 +16,8 @@ MAX_HEADERS = 100
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON value or bytes, and what is said of it. `attributes` are the application's, `headers` travel unchanged."""
+
     id: str
     body: Json | bytes
     type: str = ""

@@ -20,6 +20,8 @@ TOMBSTONE_SECONDS = 600.0  # a settled message is remembered at least this long,
 
 
 class Backoff(StrEnum):
+    """How the delay grows from one failed attempt to the next."""
+
     FIXED = "fixed"
     LINEAR = "linear"
     EXPONENTIAL = "exponential"
@@ -27,6 +29,8 @@ class Backoff(StrEnum):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often a message is tried and how long it rests in between."""
+
     limit: int = 5
     backoff: Backoff = Backoff.EXPONENTIAL
     initial: float = msgspec.field(default=1.0, name="initialDelaySec")
@@ -43,12 +47,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class DeadLetterPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of a message that will not be tried again: kept, copied to a queue, or dropped if not enabled."""
+
     enabled: bool = True
     queue: str = ""
     retention_days: float = msgspec.field(default=14.0, name="retentionDays")
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a queue asks of its messages and does with them. Times are in seconds, sizes in bytes; 0 is no limit."""
+
     visibility: float = msgspec.field(default=30.0, name="visibilityTimeoutSec")
     ttl: float = msgspec.field(default=0.0, name="ttlSec")
     retry: RetryPolicy = RetryPolicy()

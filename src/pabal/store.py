@@ -46,6 +46,8 @@ from pabal.policy import DEFAULT_MAX_BYTES
 
 
 class State(StrEnum):
+    """Where a message stands; it is in exactly one of these."""
+
     READY = "ready"
     DELAYED = "delayed"
     INFLIGHT = "inflight"
@@ -188,6 +190,8 @@ class Finding(NamedTuple):
 
 
 class Store(Protocol):
+    """Where messages live. `pabal.testing.StoreSuite` tells whether a driver keeps its promises."""
+
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
         """Store the messages durably, all or none where the store can; answer in order.
 

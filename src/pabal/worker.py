@@ -1,7 +1,7 @@
 """The worker: takes messages as they come, runs a handler on each, settles by what the handler does.
 
-The handler gets a delivery. Returning acks it (unless it settled the delivery itself), raising fails it by policy, and a
-body that is not what was asked for is dead at once. Leases are renewed while handlers run.
+The handler gets a delivery. Returning acks it (unless it settled the delivery itself), raising fails it by policy,
+and a body that is not what was asked for is dead at once. Leases are renewed while handlers run.
 """
 
 from __future__ import annotations

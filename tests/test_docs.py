@@ -1,0 +1,124 @@
+"""The documentation is true: its programs run, its commands print what it shows, its links lead somewhere.
+
+In a `console` block a line that begins with `$ ` is run, in one folder per page, and what follows is what it must print;
+`…` stands for anything. A `python` block is run as a program in the same folder.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+class Block(NamedTuple):
+    kind: str
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(page.read_text())]
+
+
+def runnable(page: Path) -> bool:
+    return any(block.kind in {"console", "python"} for block in blocks_of(page))
+
+
+def commands_of(block: Block) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+        command, _, output = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, output = output.partition("\n")
+            command = f"{command[:-1]}{more}"
+        found.append((command, output))
+    return found
+
+
+def matches(shown: str, printed: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in shown.strip().split("…"))
+    return re.fullmatch(pattern, printed.strip(), re.S) is not None
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "120",
+    }
+    done = subprocess.run(
+        arguments,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        text=True,
+    )
+    assert done.returncode == 0, f"{arguments} exited {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if runnable(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_what_the_page_shows_really_runs(page: Path, tmp_path: Path) -> None:
+    for block in blocks_of(page):
+        if block.kind == "console":
+            for command, shown in commands_of(block):
+                printed = run(["bash", "-c", command], tmp_path)
+                assert matches(shown, printed), f"$ {command}\nshown:\n{shown}\nprinted:\n{printed}"
+        elif block.kind == "python":
+            (tmp_path / "example.py").write_text(block.text)
+            run([sys.executable, "example.py"], tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_checker_of_pages_finds_what_is_wrong(tmp_path: Path) -> None:
+    assert commands_of(Block("console", "$ a \\\n  b\nout\n$ c\n")) == [("a   b", "out\n"), ("c", "")]
+    assert matches("id …-7 done\n", "id 0198-7 done")
+    assert not matches("done\n", "undone")
+    with pytest.raises(AssertionError, match="exited 3"):
+        run(["bash", "-c", "exit 3"], tmp_path)
+
+
+def test_every_guarantee_is_documented_and_tested() -> None:
+    guarantees = (ROOT / "docs" / "guarantees.md").read_text()
+    suite = "".join(path.read_text() for path in (ROOT / "src" / "pabal" / "testing").glob("*.py"))
+    crash = "".join(path.read_text() for path in (ROOT / "tests" / "crash").glob("*.py"))
+    for number in range(1, 12):
+        assert f"**G{number} " in guarantees
+        assert re.search(rf"def test_g{number}_", suite + crash), f"G{number} has no test of its number"
+
+
+def test_every_error_is_documented() -> None:
+    from pabal import errors
+
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, errors.PabalError):
+            assert f"`{name}`" in page, name
+
+
+def test_every_policy_field_is_documented() -> None:
+    from pabal.policy import Policy, document_of
+
+    page = (ROOT / "docs" / "reference" / "policy.md").read_text()
+    document = document_of(Policy())
+    for name in [*document, *document["retry"], *document["dlq"]]:
+        assert f"`{name}`" in page or f".{name}`" in page, name

@@ -1,0 +1,43 @@
+"""Ids sort by time and rise strictly; tokens are fresh."""
+
+import uuid
+
+from pabal.clock import SystemClock
+from pabal.ids import IdMaker, new_token
+from pabal.testing import ManualClock
+
+
+def test_ids_are_uuids_of_version_7() -> None:
+    made = uuid.UUID(IdMaker(SystemClock())())
+    assert (made.version, made.variant) == (7, uuid.RFC_4122)
+
+
+def test_ids_rise_within_a_millisecond() -> None:
+    make = IdMaker(ManualClock())
+    made = [make() for _ in range(10_000)]
+    assert made == sorted(set(made))
+
+
+def test_ids_rise_when_the_wall_clock_steps_back() -> None:
+    clock = ManualClock()
+    make = IdMaker(clock)
+    first = make()
+    clock.step_wall(-3600)
+    assert make() > first
+
+
+def test_ids_carry_the_time() -> None:
+    clock = ManualClock()
+    stamp = int(IdMaker(clock)().replace("-", "")[:12], 16)
+    assert stamp == int(clock.now() * 1000)
+
+
+def test_two_makers_never_agree() -> None:
+    clock = ManualClock()
+    assert len({IdMaker(clock)() for _ in range(1000)}) == 1000
+
+
+def test_tokens_are_fresh_and_fit_a_file_name() -> None:
+    tokens = {new_token() for _ in range(1000)}
+    assert len(tokens) == 1000
+    assert all(len(token) == 16 and token.isalnum() and token.islower() or token.isdigit() for token in tokens)

@@ -1,0 +1,109 @@
+"""What is JSON for us and what each deviation is called."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pabal import jsontext
+from pabal.errors import (
+    DuplicateKey,
+    InvalidBody,
+    InvalidInput,
+    InvalidNumber,
+    InvalidText,
+    NotJson,
+    NotUtf8,
+    NumberOutOfRange,
+    TooDeep,
+)
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_what_is_written_is_read_back(value: jsontext.Json) -> None:
+    jsontext.check(value)
+    assert jsontext.read(jsontext.encode(value)) == value
+    assert jsontext.decode(jsontext.encode(value)) == value
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_value_or_a_named_error(data: bytes) -> None:
+    try:
+        jsontext.check(jsontext.read(data))
+    except InvalidInput as exc:
+        assert str(exc)
+
+
+BAD_TEXT = [
+    (b"[" * 100_000 + b"]" * 100_000, TooDeep),
+    (b"[" * 65 + b"]" * 65, TooDeep),
+    (b"9" * 5000, NumberOutOfRange),
+    (b"9223372036854775808", NumberOutOfRange),
+    (b"-9223372036854775809", NumberOutOfRange),
+    (b"NaN", InvalidNumber),
+    (b"-Infinity", InvalidNumber),
+    (b"1e999", InvalidNumber),
+    (b'{"a":1,"b":2,"a":3}', DuplicateKey),
+    (b'"\\ud800"', InvalidText),
+    ('{"a":1}'.encode("utf-16"), NotUtf8),
+    (b'"\xff"', NotUtf8),
+    (b"{'a':1}", NotJson),
+    (b"", NotJson),
+    (b"1 2", NotJson),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"), BAD_TEXT, ids=[f"{error.__name__}-{n}" for n, (_, error) in enumerate(BAD_TEXT)]
+)
+def test_bad_text_is_refused_by_name(text: bytes, error: type[InvalidInput]) -> None:
+    with pytest.raises(error):
+        jsontext.read(text)
+
+
+def test_the_depth_limit_is_exact() -> None:
+    assert jsontext.read(b"[" * 64 + b"]" * 64) is not None
+    deep: jsontext.Json = []
+    for _ in range(63):
+        deep = [deep]
+    jsontext.check(deep)
+    with pytest.raises(TooDeep):
+        jsontext.check([deep])
+
+
+def test_the_integer_limits_are_exact() -> None:
+    assert jsontext.read(b"9223372036854775807") == 2**63 - 1
+    assert jsontext.read(b"-9223372036854775808") == -(2**63)
+
+
+BAD_VALUES: list[tuple[object, type[InvalidInput]]] = [
+    (math.nan, InvalidNumber),
+    ([math.inf], InvalidNumber),
+    (2**63, NumberOutOfRange),
+    ({1: 2}, InvalidBody),
+    ((1, 2), InvalidBody),
+    ({"a": {1, 2}}, InvalidBody),
+    (object(), InvalidBody),
+]
+
+
+@pytest.mark.parametrize(("value", "error"), BAD_VALUES)
+def test_bad_values_are_refused_by_name(value: object, error: type[InvalidInput]) -> None:
+    with pytest.raises(error):
+        jsontext.check(value)
+
+
+def test_a_lone_surrogate_is_refused_when_written() -> None:
+    with pytest.raises(InvalidText):
+        jsontext.encode("\ud800")

@@ -1,0 +1,161 @@
+"""The worker: handlers, failures, concurrency, stopping."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import pabal
+from pabal import Delivery, Policy, Queue, RetryPolicy, State
+from pabal.connect import Connection
+from pabal.errors import ExtraMissing, StoreClosed
+from pabal.jsontext import Json
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def mq(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connection]:
+    with pabal.connect(f"{request.param}:{tmp_path}/store") as connection:
+        yield connection
+
+
+@pytest.fixture
+def jobs(mq: Connection) -> Queue:
+    queue = mq.queue("jobs")
+    queue.configure(Policy(retry=RetryPolicy(limit=2, initial=0, max=0)))
+    return queue
+
+
+class Reading(msgspec.Struct):
+    temp: float
+
+
+def test_every_message_is_handled_and_acked(jobs: Queue) -> None:
+    jobs.publish_many([str(n) for n in range(50)])
+    seen: list[str] = []
+    assert pabal.worker(jobs, lambda delivery: seen.append(delivery.body)).run(wait=0.1) == 50
+    assert seen == [str(n) for n in range(50)]
+    assert jobs.counts()[State.DONE] == 50
+
+
+def test_a_handler_that_raises_is_tried_again_and_then_dead(jobs: Queue) -> None:
+    jobs.publish("x")
+    attempts: list[int] = []
+
+    def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        raise RuntimeError("no\nsecond line")
+
+    assert pabal.worker(jobs, handler).run(wait=0.3) == 0
+    assert attempts == [1, 2]
+    [entry] = jobs.browse(State.DEAD)
+    assert entry.failure is not None
+    assert (entry.failure.code, entry.failure.reason) == ("HANDLER_ERROR", "RuntimeError: no")
+
+
+def test_a_handler_may_settle_by_itself(mq: Connection, jobs: Queue) -> None:
+    jobs.publish("x")
+    results = mq.queue("results")
+    pabal.worker(jobs, lambda delivery: delivery.ack(then=[results.draft("r")])).run(count=1)
+    assert [delivery.body for delivery in results.lease()] == ["r"]
+
+
+def test_bodies_are_converted_to_the_type_asked_for(jobs: Queue) -> None:
+    jobs.publish_many([{"temp": 1}, {"rpm": 2}, b"raw"])
+    seen: list[Reading] = []
+    pabal.worker(jobs, lambda delivery: seen.append(delivery.body), body=Reading).run(wait=0.2)
+    assert seen == [Reading(1.0)]
+    failures = [entry.failure for entry in jobs.entries(State.DEAD)]
+    assert [failure.code for failure in failures if failure] == ["VALIDATION_ERROR"] * 2
+    assert all(failure and failure.attempt == 1 for failure in failures)
+
+
+def test_bodies_are_checked_by_json_schema(jobs: Queue) -> None:
+    pytest.importorskip("fastjsonschema")
+    jobs.publish_many([{"temp": 1}, {"temp": "hot"}])
+    seen: list[object] = []
+    schema: dict[str, Json] = {"type": "object", "properties": {"temp": {"type": "number"}}}
+    pabal.worker(jobs, lambda delivery: seen.append(delivery.body), body=schema).run(wait=0.2)
+    assert seen == [{"temp": 1}]
+    [entry] = jobs.browse(State.DEAD)
+    assert entry.failure is not None and "body.temp must be number" in entry.failure.reason
+
+
+def test_a_missing_extra_says_what_to_install(jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "fastjsonschema", None)
+    with pytest.raises(ExtraMissing, match=r"pip install 'pabal\[schema\]'"):
+        pabal.worker(jobs, print, body={"type": "object"})
+
+
+def test_handlers_run_side_by_side(jobs: Queue) -> None:
+    jobs.publish_many(["a", "b", "c", "d"])
+    together = threading.Barrier(4, timeout=20)
+    pabal.worker(jobs, lambda delivery: together.wait(), concurrency=4).run(count=4)
+    assert jobs.counts()[State.DONE] == 4
+
+
+def test_count_bounds_what_is_taken(jobs: Queue) -> None:
+    jobs.publish_many([str(n) for n in range(10)])
+    assert pabal.worker(jobs, lambda delivery: None, concurrency=4).run(count=3) == 3
+    assert jobs.counts()[State.READY] == 7
+
+
+def test_stop_ends_a_sleeping_worker_at_once(jobs: Queue) -> None:
+    worker = pabal.worker(jobs, lambda delivery: None)
+    timer = threading.Timer(0.3, worker.stop)
+    timer.start()
+    worker.run()
+    timer.join()
+
+
+def test_stop_lets_a_running_handler_finish(jobs: Queue) -> None:
+    jobs.publish_many(["a", "b"])
+
+    def handler(delivery: Delivery) -> None:
+        worker.stop()
+        time.sleep(0.3)
+
+    worker = pabal.worker(jobs, handler)
+    assert worker.run() == 1
+    counts = jobs.counts()
+    assert (counts[State.DONE], counts[State.READY]) == (1, 1)
+
+
+def test_what_does_not_finish_in_its_grace_is_given_back(jobs: Queue) -> None:
+    jobs.publish("x")
+    never = threading.Event()
+
+    def handler(delivery: Delivery) -> None:
+        worker.stop()
+        never.wait(30)
+
+    worker = pabal.worker(jobs, handler)
+    worker.run(grace=0.2)
+    [delivery] = jobs.lease()
+    assert delivery.attempt == 2
+    never.set()
+    delivery.ack()
+
+
+def test_a_long_handler_keeps_its_lease(jobs: Queue, mq: Connection) -> None:
+    jobs.publish("x")
+    seen: list[int] = []
+
+    def handler(delivery: Delivery) -> None:
+        seen.append(delivery.attempt)
+        time.sleep(1.5)
+
+    worker = pabal.worker(jobs, handler, concurrency=2, seconds=0.5)
+    worker.run(wait=0.2)
+    assert seen == [1]
+
+
+def test_a_store_that_fails_ends_the_worker_with_its_error(mq: Connection, jobs: Queue) -> None:
+    jobs.publish("x")
+    worker = pabal.worker(jobs, lambda delivery: mq.close())
+    with pytest.raises(StoreClosed):
+        worker.run()
