@@ -1,6 +1,6 @@
 """The documentation is true: its programs run, its commands print what it shows, its links lead somewhere.
 
-In a `console` block a line that begins with `$ ` is run, in one folder per page, and what follows is what it must print;
+In a `console` block a line that begins with `$ ` is run, in one folder per page, and what follows must be printed;
 `…` stands for anything. A `python` block is run as a program in the same folder.
 """
 

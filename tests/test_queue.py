@@ -316,12 +316,31 @@ def test_a_schema_that_cannot_be_used_is_refused_at_once(jobs: Queue) -> None:
         {"group": "g\x00"},
         {"type": "x" * 1025},
         {"attributes": {"a": float("nan")}},
+        {"delay": -1},
+        {"delay": float("nan")},
+        {"delay": 1e300},
+        {"ttl": -1},
+        {"ttl": "soon"},
     ],
 )
 def test_bad_options_are_refused_and_nothing_is_stored(jobs: Queue, options: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         jobs.publish("x", **options)  # type: ignore[arg-type]  # wrong on purpose
     assert jobs.lease() == []
+
+
+def test_bad_terms_of_a_lease_are_refused(jobs: Queue) -> None:
+    jobs.publish("x")
+    with pytest.raises(InvalidInput, match="limit must be"):
+        jobs.lease(0)
+    with pytest.raises(InvalidInput, match="lease must be"):
+        jobs.lease(seconds=0)
+    delivery = one(jobs)
+    with pytest.raises(InvalidInput, match="extension must be"):
+        delivery.extend(-1)
+    with pytest.raises(InvalidInput, match="delay must be"):
+        delivery.nack(delay=float("inf"))
+    delivery.ack()
 
 
 def test_browsing_pages_through_everything(jobs: Queue) -> None:

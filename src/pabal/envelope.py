@@ -5,6 +5,7 @@ Only `payload` is needed: a document with nothing else is a message. Fields that
 
 from base64 import b64decode
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -121,6 +122,7 @@ def _unpack(payload: Any, encoding: str) -> Json | bytes:
     return body
 
 
+@lru_cache(maxsize=8)  # the messages of a batch share their times
 def _instant(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 

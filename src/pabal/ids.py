@@ -2,10 +2,11 @@
 
 import os
 import threading
+from random import getrandbits  # seeded by the system, and anew in a forked child
 
 from pabal.clock import Clock
 
-_COUNTER_BITS = 42  # rand_a and the top of rand_b: room for counting within a millisecond
+_COUNTER_BITS = 42  # after the milliseconds and before 32 bits of noise: room for counting within a millisecond
 
 
 class IdMaker:
@@ -17,26 +18,16 @@ class IdMaker:
         self._last = 0
 
     def __call__(self) -> str:
-        stamp = int(self._clock.now() * 1000) << _COUNTER_BITS
-        noise = int.from_bytes(os.urandom(9), "big")
+        # A random start below a quarter of the range leaves the rest for counting up within the millisecond.
+        fresh = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
         with self._lock:
-            # A random start below a quarter of the range leaves the rest for counting up within the millisecond.
-            fresh = stamp | (noise & ((1 << (_COUNTER_BITS - 2)) - 1))
-            self._last = stamped = max(fresh, self._last + 1)
-        return _uuid7(stamped, noise >> 40)
-
-
-def _uuid7(stamped: int, noise: int) -> str:
-    millis, counter = stamped >> _COUNTER_BITS, stamped & ((1 << _COUNTER_BITS) - 1)
-    low = (0b10 << 62) | ((counter & ((1 << 30) - 1)) << 32) | (noise & 0xFFFFFFFF)
-    text = f"{millis & 0xFFFFFFFFFFFF:012x}7{counter >> 30:03x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            self._last = stamped = fresh if fresh > self._last else self._last + 1
+        return (
+            f"{stamped >> 58:08x}-{stamped >> 42 & 0xFFFF:04x}-7{stamped >> 30 & 0xFFF:03x}"
+            f"-{stamped >> 16 & 0x3FFF | 0x8000:04x}-{(stamped & 0xFFFF) << 32 | getrandbits(32):012x}"
+        )
 
 
 def new_token() -> str:
-    """Return a fresh lease token: 80 random bits in 16 characters that are legal in a file name."""
-    number = int.from_bytes(os.urandom(10), "big")
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(75, -5, -5))
-
-
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+    """Return a fresh lease token: 64 random bits in 16 characters that are legal in a file name."""
+    return os.urandom(8).hex()

@@ -13,6 +13,7 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 PRIORITIES: Mapping[str, int] = MappingProxyType({"critical": 9, "high": 6, "normal": 0, "low": -6})
 MAX_TEXT = 1024  # characters of type, group, dedup_key, ids of thread, trace and reply, header names
 MAX_HEADERS = 100
+MAX_SECONDS = 100 * 366 * 86400.0
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +56,13 @@ def check_message(message: Message) -> Message:
         if text := getattr(message, what):
             _check_text(what, text)
     return message
+
+
+def check_seconds(what: str, value: float, *, least: float = 0.0) -> float:
+    """Return a duration if it is one; raise InvalidInput if it is negative, endless or no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MAX_SECONDS:
+        raise InvalidInput(f"{what} must be {least:g} to {MAX_SECONDS:g} seconds; found {value!r:.40}")
+    return value
 
 
 def priority_of(value: int | str) -> int:

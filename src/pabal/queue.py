@@ -13,11 +13,11 @@ from typing import Any, TypedDict, Unpack
 
 from pabal.clock import Clock, SystemClock
 from pabal.delivery import Delivery
-from pabal.errors import LeaseLost
+from pabal.errors import InvalidInput, LeaseLost
 from pabal.ids import IdMaker
 from pabal.jsontext import Json, check
 from pabal.judge import judge
-from pabal.message import Message, check_message, priority_of
+from pabal.message import Message, check_message, check_seconds, priority_of
 from pabal.names import check_name
 from pabal.policy import Policy, document_of, policy_from
 from pabal.renewal import Renewal
@@ -46,6 +46,7 @@ from pabal.waiter import SLOW_POLL, Waiter
 
 log = logging.getLogger("pabal")
 
+MIN_LEASE = 0.001  # seconds
 SWEEP_SLICE = 100
 PURGE_SLICE = 1000
 
@@ -112,26 +113,28 @@ class Queue:
         policy = self.policy
         if self._check is not None:
             self._check(body)
-        fields: dict[str, Any] = {**options}
-        delay = fields.pop("delay", 0.0)
-        ttl = fields.pop("ttl", policy.ttl)
-        given = fields.pop("id", "")
         now = round(self._clock.now(), 3)
+        if not options and not policy.ttl:  # by far the most common
+            if type(body) is not bytes:
+                check(body)
+            return Draft(self.name, Message(id=self._ids(), body=body, created_at=now), 0.0, False, self._terms)
+        fields: dict[str, Any] = {**options}
+        delay = check_seconds("delay", fields.pop("delay", 0.0))
+        ttl = check_seconds("ttl", fields.pop("ttl", policy.ttl))
+        given = fields.pop("id", "")
         if ttl:
             fields["expires_at"] = round(now + ttl, 3)
         if "priority" in fields:
             fields["priority"] = priority_of(fields["priority"])
-        message = Message(id=given or self._ids(), body=body, created_at=now, **fields)
-        if fields or given:
-            check_message(message)
-        elif type(body) is not bytes:
-            check(body)
+        message = check_message(Message(id=given or self._ids(), body=body, created_at=now, **fields))
         return Draft(self.name, message, delay, bool(given), self._terms)
 
     # Leasing
 
     def lease(self, limit: int = 1, seconds: float | None = None, wait: float = 0.0) -> list[Delivery]:
         """Take up to `limit` messages for `seconds`, waiting up to `wait` seconds for the first."""
+        if limit < 1:
+            raise InvalidInput(f"limit must be at least 1; found {limit}")
         with Waiter(self) as waiter:
             return waiter.lease(limit, seconds, wait)
 
@@ -149,7 +152,7 @@ class Queue:
         policy = self.policy
         if policy.paused:
             return []
-        term = policy.visibility if seconds is None else seconds
+        term = policy.visibility if seconds is None else check_seconds("lease", seconds, least=MIN_LEASE)
         if self._clock.boot() - self._swept_at >= SLOW_POLL:
             self.sweep()
         leases = self.store.lease(self.name, limit, term, consumer=self.consumer)
@@ -178,6 +181,7 @@ class Queue:
     def extend(self, receipt: Receipt | str, seconds: float) -> None:
         """Let the lease end `seconds` from now. Raise LeaseLost if the receipt is no longer current."""
         receipt = self._own(receipt)
+        check_seconds("extension", seconds, least=MIN_LEASE)
         if self.store.extend([receipt], seconds)[0] is Outcome.LOST:
             raise _lost([receipt])
 
@@ -206,6 +210,8 @@ class Queue:
 
     def judge(self, message: Message, failure: Failure, *, delay: float | None = None, final: bool = False) -> Verdict:
         """Return what the policy makes of this failure; a delay given by the caller replaces the policy's."""
+        if delay is not None:
+            check_seconds("delay", delay)
         verdict = judge(self.policy, self.name, message, failure, chance=self._chance, final=final)
         return Retry(delay, failure) if type(verdict) is Retry and delay is not None else verdict
 

@@ -1,0 +1,75 @@
+"""Waking: inotify, the bell, and what is left without them."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pabal import watch
+from pabal.watch import ARRIVALS, MOVED_TO, Inotify, PathWatch
+
+
+def test_a_file_moved_in_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    inotify = Inotify()
+    number = inotify.add(tmp_path / "in", ARRIVALS)
+    assert list(inotify.events()) == []
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "a").rename(tmp_path / "in" / "b")
+    [event] = inotify.events()
+    assert (event.watch, event.mask, event.name) == (number, MOVED_TO, "b")
+    inotify.close()
+
+
+def test_more_events_than_fit_one_read_are_all_seen(tmp_path: Path) -> None:
+    inotify = Inotify()
+    inotify.add(tmp_path, ARRIVALS)
+    names = [f"{number:04}-{'x' * 200}" for number in range(1000)]
+    for name in names:
+        (tmp_path / name).touch()
+    assert [event.name for event in inotify.events()] == names
+    inotify.close()
+
+
+def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
+    inotify = Inotify()
+    with pytest.raises(FileNotFoundError):
+        inotify.add(tmp_path / "nowhere", ARRIVALS)
+    inotify.close()
+
+
+def test_a_watch_rings_once_for_what_happened(tmp_path: Path) -> None:
+    bell = PathWatch({str(tmp_path): ARRIVALS})
+    assert bell.woken_by == "inotify"
+    assert not bell.wait(0)
+    (tmp_path / "a").touch()
+    assert bell.wait(5)
+    assert not bell.wait(0)
+    bell.close()
+
+
+def test_wake_ends_a_wait_from_another_thread(tmp_path: Path) -> None:
+    bell = PathWatch({str(tmp_path): ARRIVALS})
+    timer = threading.Timer(0.1, bell.wake)
+    timer.start()
+    assert bell.wait(30)
+    timer.join()
+    bell.close()
+    bell.wake()  # harmless afterwards
+
+
+def test_without_inotify_the_wait_only_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(self: Inotify) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(watch.Inotify, "__init__", none_left)
+    bell = PathWatch({str(tmp_path): ARRIVALS})
+    assert bell.woken_by == "poll"
+    (tmp_path / "a").touch()
+    began = time.monotonic()
+    assert not bell.wait(0.05)
+    assert time.monotonic() - began >= 0.05
+    bell.wake()
+    assert bell.wait(5)
+    bell.close()
