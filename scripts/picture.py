@@ -11,8 +11,8 @@ COMMANDS = [
     "export PABAL_URL=file:spool",
     "pabal publish jobs '{\"temp\": 36.5}' --priority high",
     "cat spool/jobs/ready/*",
-    "pabal consume jobs --exec 'false'",
-    "pabal status jobs",
+    "pabal consume jobs --count 1 --exec 'false'",
+    "pabal status jobs | head -2",
     "pabal consume jobs --wait 5 --ack",
 ]
 COLUMNS, LINE, CHAR, PAD = 100, 19, 8.1, 18

@@ -236,8 +236,9 @@ def test_settling_by_receipt_alone(jobs: Queue) -> None:
         jobs.extend(third, 60)
     with pytest.raises(LeaseLost):
         jobs.nack("jobs/nobody/token")
-    with pytest.raises(InvalidInput, match="<queue>/<id>/<token>"):
-        jobs.ack("nonsense")
+    for bad in ("nonsense", "jobs/../token", "../x/token", "other/id/token"):
+        with pytest.raises(InvalidInput):
+            jobs.ack(bad)
     counts = jobs.counts()
     assert (counts[State.DONE], counts[State.READY], counts[State.DEAD]) == (1, 1, 1)
 

@@ -141,6 +141,11 @@ def test_what_does_not_finish_in_its_grace_is_given_back(jobs: Queue) -> None:
     delivery.ack()
 
 
+def test_a_handler_may_outlast_its_grace_when_nobody_asked_to_stop(jobs: Queue) -> None:
+    jobs.publish("x")
+    assert pabal.worker(jobs, lambda delivery: time.sleep(0.5)).run(count=1, grace=0.1) == 1
+
+
 def test_a_long_handler_keeps_its_lease(jobs: Queue, mq: Connection) -> None:
     jobs.publish("x")
     seen: list[int] = []

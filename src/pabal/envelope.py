@@ -96,7 +96,7 @@ def message_from(document: Json, *, id: str, at: float) -> Message:
         document = {"payload": document}
     fields = {_SEED_NAMES.get(name, name): value for name, value in document.items() if value is not None}
     for name in ("timestamp", "expiresAt"):
-        if isinstance(fields.get(name), int | float):
+        if type(fields.get(name)) in (int, float):
             fields[name] = _instant(fields[name] / 1000)
     attributes = fields.get("attributes", {})
     if isinstance(attributes, str):

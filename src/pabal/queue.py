@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 
 from pabal.clock import Clock, SystemClock
 from pabal.delivery import Delivery
-from pabal.errors import InvalidInput, LeaseLost
+from pabal.errors import InvalidInput, InvalidReceipt, LeaseLost
 from pabal.ids import IdMaker
 from pabal.jsontext import Json, check
 from pabal.judge import judge
@@ -328,7 +328,10 @@ class Queue:
         return self.judge(lease.message, failure)
 
     def _own(self, receipt: Receipt | str) -> Receipt:
-        return Receipt.parse(receipt) if isinstance(receipt, str) else receipt
+        own = Receipt.parse(receipt) if isinstance(receipt, str) else receipt
+        if own.queue != self.name:
+            raise InvalidReceipt(f"a receipt of queue {own.queue} was given to queue {self.name}")
+        return own
 
     def _delivery(self, receipt: Receipt | str) -> Delivery:
         receipt = self._own(receipt)

@@ -42,6 +42,7 @@ import msgspec
 
 from pabal.errors import InvalidReceipt
 from pabal.message import Message
+from pabal.names import check_id, check_name
 from pabal.policy import DEFAULT_MAX_BYTES
 
 
@@ -96,7 +97,8 @@ class Receipt(NamedTuple):
         parts = text.split("/")
         if len(parts) != 3 or not all(parts):
             raise InvalidReceipt(f"a receipt is <queue>/<id>/<token>; found {text!r:.80}")
-        return cls(*parts)
+        queue, id, token = parts
+        return cls(check_name(queue), check_id(id), token)
 
 
 class FailureCode(StrEnum):

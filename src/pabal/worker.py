@@ -23,6 +23,7 @@ from pabal.waiter import Waiter
 
 log = logging.getLogger("pabal")
 
+_SLICE = 0.2  # seconds between looks at `stop`, which a signal handler may call and which therefore takes no lock
 Handler = Callable[[Delivery], object]
 
 
@@ -49,13 +50,16 @@ class Worker:
     def run(self, *, wait: float | None = None, count: int | None = None, grace: float = 30.0) -> int:
         """Work until stopped, until `wait` seconds bring nothing, or until `count` messages were taken.
 
-        Then wait up to `grace` seconds for running handlers and give back what is still held. Return how many were
-        handled. Raise the StoreError that made going on impossible.
+        Then wait for the running handlers, after `stop` for `grace` seconds at most, and give back what is still held.
+        Return how many were handled. Raise the StoreError that made going on impossible.
         """
         self._start()
         try:
             with self._waiter:
                 self._feed(float("inf") if wait is None else wait, float("inf") if count is None else count)
+        except BaseException:
+            self.stop()
+            raise
         finally:
             self._finish(grace)
         if self._broken is not None:
@@ -90,8 +94,7 @@ class Worker:
 
     def _take_slots(self, most: float) -> int:
         """Wait for a free thread and take all that are free; 0 when stopping."""
-        # In slices, so that a signal handler on this thread gets its turn.
-        while not self._stopping and not self._free.acquire(timeout=0.2):
+        while not self._stopping and not self._free.acquire(timeout=_SLICE):
             pass
         if self._stopping:
             return 0
@@ -135,6 +138,8 @@ class Worker:
 
     def _finish(self, grace: float) -> None:
         with self._changed:
+            while self._held and not self._stopping:
+                self._changed.wait(_SLICE)
             self._changed.wait_for(lambda: not self._held, timeout=grace)
             unfinished = list(self._held.values())
         for delivery in unfinished:

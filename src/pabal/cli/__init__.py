@@ -1,0 +1,1 @@
+"""The command line: it parses, calls the library, prints. One file per group of commands."""

@@ -1,0 +1,196 @@
+"""Runs a command on each message and settles by its exit status, for `pabal consume --exec`.
+
+A command that cannot be started is the operator's mistake, not the message's: the message is given back unharmed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from tempfile import TemporaryFile
+from types import FrameType
+from typing import IO
+
+import click
+
+from pabal import jsontext
+from pabal.cli.exits import on_signals
+from pabal.cli.text import clean, span
+from pabal.cli.values import FOREVER
+from pabal.delivery import Delivery
+from pabal.errors import LeaseLost
+from pabal.message import Message
+from pabal.queue import Queue
+from pabal.store import FailureCode, State
+from pabal.worker import worker
+
+GRACE = 30.0  # seconds that running commands get after the first signal
+_MERCY = 5.0  # seconds between SIGTERM and SIGKILL
+_LINE = 64 << 10
+_REASON = 400
+
+
+def command_line(text: str) -> list[str]:
+    """Split a command as a shell would, and make sure that it can be run."""
+    try:
+        argv = shlex.split(text)
+    except ValueError as exc:
+        raise click.UsageError(f"--exec: {exc}") from exc
+    if not argv or shutil.which(argv[0]) is None:
+        raise click.UsageError(f"--exec: no program {argv[0] if argv else ''!r} to run")
+    return argv
+
+
+class Execution:
+    """One command over the messages of one queue."""
+
+    def __init__(self, queue: Queue, argv: Sequence[str], url: str, *, concurrency: int, seconds: float | None) -> None:
+        self._queue = queue
+        self._argv = list(argv)
+        self._url = url
+        self._worker = worker(queue, self._handle, concurrency=concurrency, seconds=seconds)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self._stopping = False
+        self._taken = 0
+
+    def run(self, *, wait: float, count: float) -> int:
+        """Work until idle for `wait` seconds, `count` messages or a signal; return how many were taken."""
+        with on_signals(self._stop, signal.SIGINT, signal.SIGTERM):
+            # A grace without end: the last commands run as long as they like, and signals have our own timers.
+            self._worker.run(
+                wait=None if wait == FOREVER else wait,
+                count=None if count == FOREVER else int(count),
+                grace=threading.TIMEOUT_MAX,
+            )
+        return self._taken
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._worker.stop()
+        if self._stopping:
+            self._abandon()
+            return
+        self._stopping = True
+        if self._running:
+            os.write(2, b"pabal: finishing what runs; once more to end it and give its messages back\n")
+        _later(GRACE, self._abandon)
+
+    def _abandon(self) -> None:
+        """End what runs, with SIGKILL if it was told before."""
+        number = signal.SIGKILL if self._abandoned else signal.SIGTERM
+        if not self._abandoned:
+            self._abandoned = True
+            _later(_MERCY, self._abandon)
+        for process in list(self._running):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def _handle(self, delivery: Delivery) -> None:
+        self._taken += 1
+        started = time.monotonic()
+        try:
+            self._settle(delivery, *self._run(delivery), span(time.monotonic() - started))
+        except LeaseLost:
+            self._tell(delivery, "lease lost while it ran; somebody else has it now")
+
+    def _settle(self, delivery: Delivery, status: int, last: str, took: str) -> None:
+        if status == 0:
+            delivery.ack()
+            self._tell(delivery, f"done in {took}")
+        elif self._abandoned or status == _NOT_STARTED:
+            delivery.release()
+            self._tell(delivery, f"given back: {last or 'stopped'}")
+        else:
+            reason = f"{_ending(status)}: {last}" if last else _ending(status)
+            delivery.fail(FailureCode.HANDLER_ERROR, reason)
+            self._tell(delivery, f"failed, {reason}; {self._fate(delivery)}")
+
+    def _run(self, delivery: Delivery) -> tuple[int, str]:
+        with TemporaryFile() as stdin:
+            stdin.write(body_bytes(delivery.message))
+            stdin.seek(0)
+            try:
+                # A process group of its own, so that Ctrl-C reaches us alone and the command may finish.
+                process = subprocess.Popen(
+                    self._argv, stdin=stdin, stderr=subprocess.PIPE, env=self._environment(delivery), process_group=0
+                )
+            except OSError as exc:
+                self._worker.stop()
+                return _NOT_STARTED, f"cannot run {self._argv[0]}: {exc.strerror}"
+        return self._follow(process)
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> tuple[int, str]:
+        assert process.stderr is not None
+        last: list[str] = []
+        reader = threading.Thread(target=_pass_on, args=(process.stderr, last), daemon=True)
+        reader.start()
+        self._running.add(process)
+        try:
+            if self._abandoned:
+                self._abandon()  # it started between the signal and here
+            status = process.wait()
+        finally:
+            self._running.discard(process)
+        reader.join(timeout=1.0)  # a grandchild may keep stderr open for ever
+        return status, last[-1] if last else ""
+
+    def _environment(self, delivery: Delivery) -> dict[str, str]:
+        message = delivery.message
+        return {
+            **os.environ,
+            "PABAL_URL": self._url,
+            "PABAL_QUEUE": delivery.queue,
+            "PABAL_ID": message.id,
+            "PABAL_TYPE": message.type,
+            "PABAL_ATTEMPT": str(delivery.attempt),
+        }
+
+    def _fate(self, delivery: Delivery) -> str:
+        entry = self._queue.find(delivery.message.id)
+        if entry is None or entry.state is State.DONE:
+            return "dropped"
+        if entry.state is State.DEAD:
+            return f"dead after {delivery.attempt} attempts" if delivery.attempt > 1 else "dead"
+        away = entry.due_at - time.time()
+        return f"again in {span(away)}" if away > 0 else "again at once"
+
+    def _tell(self, delivery: Delivery, what: str) -> None:
+        with self._lock:
+            click.echo(f"{delivery.message.id} attempt {delivery.attempt}: {clean(what)}", err=True)
+
+
+_NOT_STARTED = 1 << 16
+
+
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+
+
+def body_bytes(message: Message) -> bytes:
+    """Return what a command reads: bytes as they are, any other body as JSON and a newline."""
+    return message.body if isinstance(message.body, bytes) else jsontext.encode(message.body) + b"\n"
+
+
+def _ending(status: int) -> str:
+    return f"exit {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
+
+
+def _pass_on(stderr: IO[bytes], last: list[str]) -> None:
+    """Copy a command's stderr to ours and keep its last line that says something."""
+    with stderr:
+        while data := stderr.readline(_LINE):
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
+            if text := data.decode(errors="replace").strip():
+                last[:] = [text[:_REASON]]

@@ -1,0 +1,147 @@
+"""`pabal policy`, `pause` and `resume`: what a queue does with its messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pabal import jsontext
+from pabal.cli.session import command, help_if_alone, json_option, known, opened, queue_argument, url_option
+from pabal.cli.text import json_text
+from pabal.cli.values import loose_json, pair
+from pabal.errors import InvalidPolicy
+from pabal.policy import Policy, document_of, policy_from
+
+_LARGEST = 1 << 20
+
+Document = dict[str, Any]
+
+
+@click.group("policy", invoke_without_command=True)
+@url_option()
+@click.pass_context
+def policy(ctx: click.Context) -> None:
+    """Show or change what a queue does with its messages."""
+    help_if_alone(ctx)
+
+
+@command("show")
+@queue_argument
+@json_option
+def show(queue: str, as_json: bool) -> None:
+    """Print the policy in force.
+
+    It is printed as the document that `pabal policy set --file` takes.
+
+    \b
+    Example:
+      pabal policy show jobs > policy.json
+    """
+    with opened() as mq:
+        document = document_of(known(mq, queue).policy)
+    click.echo(json_text(document) if as_json else jsontext.pretty(document).decode(), nl=as_json)
+
+
+@command("set")
+@queue_argument
+@click.option("--file", "path", metavar="PATH", help="A policy document, - for stdin; what it leaves out is default.")
+@click.option(
+    "--set", "changes", type=pair, multiple=True, metavar="KEY=VALUE", help="Change one value; may be repeated."
+)
+def set_policy(queue: str, path: str | None, changes: tuple[tuple[str, str], ...]) -> None:
+    """Give QUEUE a policy and print what changed.
+
+    --set changes one value of the policy in force, or of --file if both are given. Running consumers follow within a
+    second. A queue need not exist yet.
+
+    \b
+    Examples:
+      pabal policy set jobs --set retry.limit=3 --set visibilityTimeoutSec=60
+      pabal policy set jobs --set dlq.queue=jobs-dead
+      pabal policy set jobs --file policy.json
+    """
+    if path is None and not changes:
+        raise click.UsageError("give --file PATH or --set KEY=VALUE")
+    given = _document(path) if path is not None else None
+    with opened(create=True) as mq:
+        target = mq.queue(queue)
+        before = document_of(target.policy)
+        # A document that says nothing of it does not set a paused queue going.
+        after = before if given is None else {"paused": before["paused"], **given}
+        for key, text in changes:
+            after = _changed(after, key.split("."), key, text)
+        wanted = policy_from(after)
+        target.configure(wanted)
+    lines = _differences(before, document_of(wanted))
+    click.echo("\n".join(lines) if lines else f"{queue}: nothing changed")
+
+
+@command("pause")
+@queue_argument
+def pause(queue: str) -> None:
+    """Let nobody take messages from QUEUE.
+
+    Publishing goes on, and what is in flight may be settled, until `pabal resume QUEUE`.
+
+    \b
+    Example:
+      pabal pause jobs
+    """
+    with opened() as mq:
+        known(mq, queue).pause()
+    click.echo(f"{queue} is paused")
+
+
+@command("resume")
+@queue_argument
+def resume(queue: str) -> None:
+    """Let consumers take messages from QUEUE again.
+
+    \b
+    Example:
+      pabal resume jobs
+    """
+    with opened() as mq:
+        known(mq, queue).resume()
+    click.echo(f"{queue} is running")
+
+
+policy.add_command(show)
+policy.add_command(set_policy)
+
+
+def _document(path: str) -> Document:
+    try:
+        with click.open_file(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+    except OSError as exc:
+        raise click.FileError(path, exc.strerror) from exc
+    document = jsontext.read(data) if len(data) <= _LARGEST else None
+    if not isinstance(document, dict):
+        raise InvalidPolicy(f"a policy is a JSON object of at most {_LARGEST} bytes")
+    return document
+
+
+def _changed(document: Document, steps: list[str], key: str, text: str) -> Document:
+    """Return the document with one value replaced, however deep."""
+    name, *deeper = steps
+    if not deeper:
+        return {**document, name: loose_json(text)}
+    inner = document.get(name)
+    if inner is None and name in document_of(Policy()):
+        inner = {}
+    if not isinstance(inner, dict):
+        raise InvalidPolicy(f"no such value in a policy: {key}")
+    return {**document, name: _changed(inner, deeper, key, text)}
+
+
+def _differences(before: Document, after: Document, prefix: str = "") -> list[str]:
+    lines = []
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            lines += _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            lines.append(f"{prefix}{key}: {json_text(old)} -> {json_text(new)}")
+    return lines

@@ -1,0 +1,106 @@
+"""Which store a command works on, and the options that every command shares.
+
+`--url` is taken before or after the command's name; the later one counts, then PABAL_URL, then the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import click
+
+from pabal.cli.exits import NotFound
+from pabal.connect import Connection, connect, parse_url
+from pabal.errors import PabalError, QueueUnknown
+from pabal.names import check_name
+from pabal.queue import Queue
+
+DEFAULT_URL = "sqlite:.pabal/pabal.db"
+_URL = "pabal.url"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.meta[_URL] = value
+
+
+def url_option(*, envvar: str | None = None) -> Callable[[F], F]:
+    return click.option(
+        "--url",
+        metavar="URL",
+        envvar=envvar,
+        expose_value=False,
+        callback=_remember,
+        help="The store: sqlite:PATH, file:DIR or hybrid:DIR. Else PABAL_URL, else " + DEFAULT_URL + ".",
+    )
+
+
+def help_if_alone(ctx: click.Context) -> None:
+    """Print the help of a group that was named without one of its commands."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def _checked(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    return value if value is None else check_name(value)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        with opened(ctx=ctx) as mq:
+            return [name for name in mq.queues() if name.startswith(incomplete)]
+    except PabalError:
+        return []
+
+
+def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command that takes `--url`."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        made: click.Command = click.command(name)(url_option()(function))
+        return made
+
+    return make
+
+
+queue_argument = click.argument("queue", metavar="QUEUE", callback=_checked, shell_complete=_complete)
+some_queue_argument = click.argument(
+    "queue", metavar="[QUEUE]", required=False, callback=_checked, shell_complete=_complete
+)
+queue_option = click.option(
+    "--queue", metavar="QUEUE", callback=_checked, shell_complete=_complete, help="Look in this queue only."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line.")
+
+
+def current_url(ctx: click.Context | None = None) -> str:
+    url: str = (ctx or click.get_current_context()).meta.get(_URL, DEFAULT_URL)
+    return url
+
+
+@contextmanager
+def opened(*, create: bool = False, consumer: str = "", ctx: click.Context | None = None) -> Iterator[Connection]:
+    """Open the store of this command. One that is not there is made only if asked for, never by looking."""
+    url = current_url(ctx)
+    _, path = parse_url(url)
+    if not create and not path.exists():
+        raise NotFound(f"no store at {path}; publish to make one, or name another with --url or PABAL_URL")
+    with connect(url, consumer=consumer) as mq:
+        yield mq
+
+
+def known(mq: Connection, name: str) -> Queue:
+    """Return a queue that is there."""
+    names = mq.queues()
+    if name in names:
+        return mq.queue(name)
+    near = get_close_matches(name, names, n=1)
+    if near:
+        raise QueueUnknown(f"no queue {name}; did you mean {near[0]}?")
+    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    raise QueueUnknown(f"no queue {name}; there are {listed}" if names else f"no queue {name}; the store is empty")

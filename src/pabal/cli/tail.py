@@ -1,0 +1,114 @@
+"""`pabal tail`: show messages as they arrive without taking them."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from pabal.cli.documents import entry_document
+from pabal.cli.exits import Exit
+from pabal.cli.session import command, json_option, known, opened, queue_argument
+from pabal.cli.text import body_text, clean, clip, json_text, screen_width
+from pabal.queue import Queue
+from pabal.store import Entry, State, Watch
+
+# In the order messages pass through them, so that one on its way is met again rather than missed.
+_ORDER = (State.DELAYED, State.READY, State.INFLIGHT, State.DEAD, State.DONE, State.CORRUPT)
+_POLL = 1.0
+_REMEMBERED = 60.0  # seconds after its last sight that a message is remembered as shown
+_SHARE = 4  # looking may take one part of so many of the time, so that a long queue is not kept busy by its watcher
+
+
+@command("tail")
+@queue_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on showing messages as they come, until Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="Begin with the last N.")
+@json_option
+def tail(queue: str, follow: bool, lines: int, as_json: bool) -> None:
+    """Show messages of QUEUE as they arrive, without taking them.
+
+    First come the newest that are there; with -f it goes on. Each message is shown once, in the state it was first
+    seen in. Of one that was done at once only the id is left, unless the policy keeps done messages
+    (doneRetentionSec).
+
+    \b
+    Examples:
+      pabal tail jobs -n 3
+      pabal tail -f jobs --json | jq .body
+
+    --json: as `pabal peek`.
+    """
+    with opened() as mq:
+        source = known(mq, queue)
+        follower = Follower(source)
+        newest = heapq.nlargest(max(1, lines), follower.fresh(), key=_came)[:lines]  # of 0 it would look at none
+        for entry in reversed(newest):
+            _show(entry, as_json=as_json)
+        if follow:
+            _follow(source, follower, as_json=as_json)
+        elif not newest and lines:
+            click.echo(f"{queue} holds no messages", err=True)
+            click.get_current_context().exit(Exit.NOTHING)
+
+
+class Follower:
+    """Knows which messages of a queue were seen already."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._seen: dict[str, float] = {}
+
+    def fresh(self) -> Iterator[Entry]:
+        """Go through the whole queue and yield what was not there before."""
+        now = time.monotonic()
+        for state in _ORDER:
+            for entry in self._queue.entries(state):
+                if entry.id not in self._seen:
+                    yield entry
+                self._seen[entry.id] = now
+        # Not only what was met this time: a message on its way from state to state can slip by one look.
+        self._seen = {id: at for id, at in self._seen.items() if at >= now - _REMEMBERED}
+
+
+def _follow(queue: Queue, follower: Follower, *, as_json: bool) -> None:
+    watch = queue.watch()
+    try:
+        while True:
+            started = time.monotonic()
+            counts = queue.counts()
+            for entry in sorted(follower.fresh(), key=_came):
+                _show(entry, as_json=as_json)
+            time.sleep((time.monotonic() - started) * (_SHARE - 1))
+            while not _rung(watch) and queue.counts() == counts:
+                pass  # counting is cheap beside going through a long queue
+    finally:
+        if watch is not None:
+            watch.close()
+
+
+def _rung(watch: Watch | None) -> bool:
+    if watch is not None:
+        return watch.wait(_POLL)
+    time.sleep(_POLL)
+    return False
+
+
+def _came(entry: Entry) -> tuple[float, str]:
+    return (entry.message.created_at if entry.message else entry.due_at, entry.id)
+
+
+def _show(entry: Entry, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json_text(entry_document(entry)))
+        return
+    at = datetime.fromtimestamp(_came(entry)[0]).strftime("%H:%M:%S")
+    body = body_text(entry.message.body) if entry.message else f"{len(entry.data)} bytes" if entry.data else "not kept"
+    state = "" if entry.state is State.READY else str(entry.state)
+    kind = clean(entry.message.type) if entry.message else ""
+    line = "  ".join(filter(None, (at, clean(entry.id), state, kind, body)))
+    screen = screen_width()
+    click.echo(line if screen is None else clip(line, screen))

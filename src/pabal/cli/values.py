@@ -1,0 +1,88 @@
+"""How values are written on the command line: durations, priorities, pairs."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from pabal import jsontext
+from pabal.errors import InvalidInput, NotJson
+from pabal.jsontext import Json
+from pabal.message import MAX_PRIORITY, MIN_PRIORITY, PRIORITIES
+
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 100 * 366 * 86400.0
+FOREVER = float("inf")
+
+
+def duration(text: str) -> float:
+    """Read seconds, or a number with s, m, h or d."""
+    found = _DURATION.fullmatch(text)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else -1.0
+    if not 0 <= seconds <= _LONGEST:
+        raise click.BadParameter(f"a duration is seconds or like 30s, 5m, 2h, 7d; found {text!r:.40}")
+    return seconds
+
+
+def lasting(text: str) -> float:
+    """Read a duration above 0."""
+    seconds = duration(text)
+    if not seconds:
+        raise click.BadParameter(f"a duration above 0 is needed; found {text!r:.40}")
+    return seconds
+
+
+def patience(text: str) -> float:
+    """Read a duration, or `forever`."""
+    return FOREVER if text == "forever" else duration(text)
+
+
+def priority(text: str) -> int:
+    """Read a whole number or one of the named priorities."""
+    if text in PRIORITIES:
+        return PRIORITIES[text]
+    if re.fullmatch(r"[+-]?\d{1,3}", text, re.ASCII) and MIN_PRIORITY <= int(text) <= MAX_PRIORITY:
+        return int(text)
+    names = ", ".join(PRIORITIES)
+    raise click.BadParameter(f"priority is {MIN_PRIORITY} to {MAX_PRIORITY} or one of {names}; found {text!r:.40}")
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE, the value as text."""
+    key, equals, rest = text.partition("=")
+    if not key or not equals:
+        raise click.BadParameter(f"write KEY=VALUE; found {text!r:.40}")
+    return key, rest
+
+
+def unique(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
+    """Return the pairs as a dict; a key given twice is refused."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise click.UsageError(f"{option} {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
+
+
+def loose_json(text: str) -> Json:
+    """Read a value typed on the command line: JSON if it is JSON, plain text if it does not look like JSON."""
+    try:
+        value: Json = jsontext.read(text.encode("utf-8", "surrogateescape"))
+    except NotJson:
+        if looks_like_json(text):
+            raise
+        return text
+    return value
+
+
+def looks_like_json(text: str) -> bool:
+    """Say whether whoever wrote this meant JSON: it begins as JSON values begin, or is a number JSON lacks."""
+    text = text.strip()
+    return text[:1] in set('{["-0123456789') or text in {"true", "false", "null", "NaN", "Infinity"}
+
+
+def hinted(exc: InvalidInput, hint: str) -> InvalidInput:
+    """Return the same kind of error with a hint at its end."""
+    return type(exc)(f"{exc}; {hint}")

@@ -1,0 +1,202 @@
+"""`pabal publish`: bodies from everywhere, every option, and the error for each bad input."""
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import COMMAND, Pabal
+
+
+def shown(pabal: Pabal, id: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(pabal.ok("show", id, "--json"))
+    return found
+
+
+def test_it_prints_the_id_of_what_is_stored(any_pabal: Pabal) -> None:
+    id = any_pabal.ok("publish", "jobs", '{"temp": 36.5}')
+    assert shown(any_pabal, id)["body"] == {"temp": 36.5}
+    assert any_pabal.counts() == {"ready": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("hello", "hello"),
+        ("hello world", "hello world"),
+        ("3", 3),
+        ("null", None),
+        ('"3"', "3"),
+        ("[]", []),
+        ("é", "é"),
+    ],
+)
+def test_a_word_is_text_and_json_is_json(pabal: Pabal, text: str, body: object) -> None:
+    assert shown(pabal, pabal.ok("publish", "jobs", text))["body"] == body
+
+
+def test_text_and_bytes_are_taken_as_they_stand(pabal: Pabal) -> None:
+    assert shown(pabal, pabal.ok("publish", "jobs", "{not json", "--text"))["body"] == "{not json"
+    raw = shown(pabal, pabal.ok("publish", "jobs", "--bytes", stdin=b"\xff\x00"))
+    assert (raw["body"], raw["body_encoding"]) == ("/wA=", "base64")
+
+
+def test_the_body_comes_from_stdin_or_a_file(pabal: Pabal, tmp_path: Path) -> None:
+    path = tmp_path / "body.json"
+    path.write_text('{"from": "file"}\n')
+    assert shown(pabal, pabal.ok("publish", "jobs", "--file", str(path)))["body"] == {"from": "file"}
+    assert shown(pabal, pabal.ok("publish", "jobs", stdin='{"from": "stdin"}'))["body"] == {"from": "stdin"}
+    assert shown(pabal, pabal.ok("publish", "jobs", "-", stdin="a line\n"))["body"] == "a line"
+
+
+def test_every_option_reaches_the_message(pabal: Pabal) -> None:
+    id = pabal.ok(
+        *("publish", "jobs", "{}", "--id", "evt-1:2", "--type", "order.placed", "--priority", "high"),
+        *("--group", "g", "--target", "me", "--sender", "you", "--reply-to", "answers", "--thread-id", "t"),
+        *("--trace-id", "tr", "--dedup-key", "k", "--ttl", "1h", "--header", "a=b=c", "--header", "d="),
+        *("--attribute", "n=3", "--attribute", "word=some text"),
+    )
+    assert id == "evt-1:2"
+    found = shown(pabal, id)
+    expected = {
+        "type": "order.placed", "priority": 6, "group": "g", "target": "me", "sender": "you", "reply_to": "answers",
+        "thread_id": "t", "trace_id": "tr", "dedup_key": "k", "headers": {"a": "b=c", "d": ""},
+        "attributes": {"n": 3, "word": "some text"}, "state": "ready",
+    }  # fmt: skip
+    assert {key: found[key] for key in expected} == expected
+    assert found["expires_at"] is not None
+
+
+def test_a_delayed_message_is_not_to_be_had_yet(pabal: Pabal) -> None:
+    pabal.ok("publish", "jobs", "later", "--delay", "5m")
+    assert pabal.counts() == {"delayed": 1}
+    assert pabal("consume", "jobs").code == 1
+
+
+def test_a_duplicate_returns_the_first_id_and_says_so(pabal: Pabal) -> None:
+    first = pabal.ok("publish", "jobs", "1", "--dedup-key", "k")
+    again = pabal("publish", "jobs", "2", "--dedup-key", "k")
+    assert (again.code, again.out.strip()) == (0, first)
+    assert "duplicate" in again.err
+    document = pabal("publish", "jobs", "2", "--dedup-key", "k", "--json").documents
+    assert document == [{"queue": "jobs", "id": first, "duplicate": True}]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("{broken", "NotJson"),
+        ("12-3", "NotJson"),
+        ("", "NotJson"),
+        ("[" * 100 + "]" * 100, "TooDeep"),
+        ("[" * 100_000, "TooDeep"),
+        ("9" * 5000, "NumberOutOfRange"),
+        (str(2**64), "NumberOutOfRange"),
+        ("NaN", "InvalidNumber"),
+        ("-Infinity", "InvalidNumber"),
+        ("1e999", "InvalidNumber"),
+        ('{"a": 1, "a": 2}', "DuplicateKey: a"),
+        (r'"\ud800"', "InvalidText"),
+        ("{}".encode("utf-16"), "NotUtf8"),
+        (b"\xff", "NotUtf8"),
+    ],
+)
+def test_a_bad_body_is_named_and_nothing_is_stored(pabal: Pabal, body: str | bytes, code: str) -> None:
+    ran = pabal("publish", "jobs", stdin=body)
+    assert ran.code == 2
+    assert ran.err.startswith(f"pabal: {code}") and ran.err.count("\n") == 1
+    assert "--bytes" in ran.err
+    assert not (pabal.place / "store.db").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/x", "a/b", ".", "..", "", ".a", "a.", "a\nb", "a\tb", "é", "x" * 201, "a..b", "\udcff"]
+)
+def test_a_bad_queue_name_is_refused_in_one_printable_line(pabal: Pabal, name: str) -> None:
+    ran = pabal("publish", "--", name, "1")
+    assert ran.code == 2
+    assert ran.err.startswith("pabal: InvalidName: queue name must be 1-200")
+    assert ran.err.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--priority", "urgent"], "UsageError"),
+        (["--priority", "101"], "UsageError"),
+        (["--delay", "-1"], "UsageError"),
+        (["--delay", "nan"], "UsageError"),
+        (["--ttl", "0"], "UsageError"),
+        (["--header", "nothing"], "UsageError"),
+        (["--header", "a=1", "--header", "a=2"], "UsageError"),
+        (["--header", "a=b\r\nc"], "InvalidText"),
+        (["--attribute", "a={b"], "NotJson"),
+        (["--target", "a/b"], "InvalidName"),
+        (["--sender", "-x"], "InvalidName"),
+        (["--id", "a/b"], "InvalidName"),
+        (["--type", "a\x00b"], "InvalidText"),
+        (["--group", "x" * 2000], "InvalidInput"),
+        (["--text", "--bytes"], "UsageError"),
+        (["--file", "/nowhere/at/all"], "UsageError"),
+        (["--nonsense"], "UsageError"),
+    ],
+)
+def test_a_bad_option_is_named(pabal: Pabal, options: list[str], code: str) -> None:
+    ran = pabal("publish", "jobs", "1", *options)
+    assert ran.code == 2, ran
+    assert ran.err.startswith(f"pabal: {code}: ") and ran.err.count("\n") == 1
+
+
+def test_a_missing_file_is_named(pabal: Pabal) -> None:
+    ran = pabal("publish", "jobs", "--file", "/nowhere/at/all")
+    assert ran.code == 2
+    assert "/nowhere/at/all" in ran.err
+
+
+def test_a_body_over_the_limit_is_too_large_by_one_byte(pabal: Pabal) -> None:
+    pabal.ok("policy", "set", "jobs", "--set", "maxBytes=2000")
+    ran = pabal("publish", "jobs", "--text", stdin="x" * 2001)
+    assert (ran.code, ran.err.split(":")[1]) == (2, " TooLarge")
+
+
+def test_the_largest_of_all_bodies_is_refused_while_reading(pabal: Pabal, tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    ran = pabal("publish", "jobs", "--bytes", "--file", str(path))
+    assert (ran.code, ran.err) == (2, "pabal: TooLarge: a body has at most 67108864 bytes; there are more\n")
+
+
+def test_a_full_queue_gives_5(pabal: Pabal) -> None:
+    pabal.ok("policy", "set", "jobs", "--set", "maxWaiting=1")
+    pabal.ok("publish", "jobs", "1")
+    ran = pabal("publish", "jobs", "2")
+    assert (ran.code, ran.err.split(":")[1]) == (5, " QueueFull")
+
+
+def test_two_names_that_differ_in_case_only_are_refused(pabal: Pabal) -> None:
+    pabal.ok("publish", "jobs", "1")
+    ran = pabal("publish", "Jobs", "1")
+    assert (ran.code, ran.err.split(":")[1]) == (2, " NameTaken")
+
+
+def test_no_body_at_a_terminal_is_explained_and_does_not_hang(pabal: Pabal) -> None:
+    leader, follower = pty.openpty()
+    try:
+        done = subprocess.run(
+            [*COMMAND, "publish", "jobs"], stdin=follower, capture_output=True, env=pabal.env, timeout=30
+        )
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert done.returncode == 2
+    assert b"give a BODY" in done.stderr
+
+
+def test_an_error_never_shows_the_body(pabal: Pabal) -> None:
+    pabal.ok("policy", "set", "jobs", "--set", "maxBytes=100")
+    ran = pabal("publish", "jobs", "--text", stdin="secret" * 100)
+    assert "secret" not in ran.err + ran.out

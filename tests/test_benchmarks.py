@@ -1,0 +1,76 @@
+"""The benchmarks run and give every row; what they measure is never asserted here."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+ROWS = """
+sqlite: publish one at a time, to raw FULL
+sqlite: lease + ack one at a time, to raw NORMAL
+sqlite durable_acks: lease + ack one at a time, to raw FULL
+sqlite: publish 100 per call, to raw FULL
+sqlite: lease + ack 100 per call, to raw FULL
+sqlite: lease + ack 100 per call, to raw NORMAL
+sqlite: 16 threads publishing one by one, to one
+files: publish one at a time, to a raw file publish
+hybrid: publish one at a time, to a raw file publish
+files: publish 100 per call, to publish one at a time
+hybrid: publish 100 per call, to publish one at a time
+files: lease + ack one at a time, to a raw rename + unlink
+hybrid: lease + ack one at a time, to a raw rename + unlink
+sqlite: publish one at a time at a backlog of 40, to 20
+sqlite: lease + ack one at a time at a backlog of 40, to 20
+files: publish one at a time at a backlog of 40, to 20
+files: lease + ack one at a time at a backlog of 40, to 20
+hybrid: publish one at a time at a backlog of 40, to 20
+hybrid: lease + ack one at a time at a backlog of 40, to 20
+sqlite: lease + ack one at a time at a backlog of 60, to 20
+sqlite: memory at a backlog of 40 above empty, MB
+files: memory at a backlog of 40 above empty, MB
+hybrid: memory at a backlog of 40 above empty, MB
+sqlite: publish to receipt in another process, p50 / p99, ms
+files: publish to receipt in another process, p50 / p99, ms
+hybrid: publish to receipt in another process, p50 / p99, ms
+sqlite: CPU of a sleeping consumer, ms per s
+files: CPU of a sleeping consumer, ms per s
+hybrid: CPU of a sleeping consumer, ms per s
+""".strip().splitlines()
+
+
+def test_every_row_is_produced_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "--smoke", "--seed", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    table = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    found = {cells[0].removeprefix("| "): cells[1] for cells in table}
+    assert [row for row in ROWS if row not in found] == []
+    assert all(any(char.isdigit() for char in found[row]) for row in ROWS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "aim", "peer", "lower", "said"),
+    [
+        (0.9, 0.88, 0.8, False, "met"),
+        (0.66, 0.88, 0.8, False, "MISSED by 25%; BEHIND huey"),
+        (0.5, 0.7, 0.8, True, "met"),
+        (1.4, 0.7, 0.8, True, "MISSED by 100%; BEHIND huey"),
+    ],
+)
+def test_the_verdict_names_missed_aims_and_peers_ahead(
+    monkeypatch: pytest.MonkeyPatch, ours: float, aim: float, peer: float, lower: bool, said: str
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    table = importlib.import_module("table")
+    assert table.verdict(table.Line("row", ours, aim, {"huey": peer}, lower_is_better=lower)) == said
+
+
+def test_a_peer_that_does_not_sync_is_no_rival_where_syncing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    table = importlib.import_module("table")
+    assert table.verdict(table.Line("row", 0.9, 0.88, {"litequeue": 4.0}, synced=True)) == "met"
