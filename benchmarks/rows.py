@@ -1,0 +1,96 @@
+"""The rows of the table that are ratios: what is compared with what, and what is aimed for."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from contest import Contender, Pair, Work
+from kinds import PEERS, STORES
+from scale import Scale
+
+BACKLOG_AIM = 1 / 1.5  # a message may cost half as much again
+
+
+class Row(NamedTuple):
+    """One line of the table. `peers` are the same comparison for each peer that has one.
+
+    `synced`: a message must be on the disk when the call returns, so peers that do not sync are shown and not counted.
+    """
+
+    title: str
+    pair: Pair
+    aim: float | None = None
+    peers: Mapping[str, Pair] = {}
+    synced: bool = False
+
+
+class Section(NamedTuple):
+    """Rows that are measured in the same rounds; `apart`: each kind in rounds of its own, to bound the disk used."""
+
+    rows: list[Row]
+    apart: bool = False
+
+
+def sections(scale: Scale) -> list[Section]:
+    return [
+        Section([_to_raw("sqlite", Work.PUBLISH, "raw FULL", 0.88)]),
+        Section(
+            [
+                _to_raw("sqlite", Work.TAKE, "raw NORMAL", 0.65),
+                _to_raw("sqlite durable_acks", Work.TAKE, "raw FULL", 0.85),
+            ]
+        ),
+        Section([_to_raw("sqlite", Work.PUBLISH_MANY, "raw FULL", 0.55)]),
+        Section(
+            [
+                _to_raw("sqlite", Work.TAKE_MANY, "raw FULL", 0.85),
+                _to_raw("sqlite", Work.TAKE_MANY, "raw NORMAL", None),
+            ]
+        ),
+        Section([_threads()]),
+        Section([_files(kind, Work.PUBLISH, 0.80) for kind in ("files", "hybrid")]),
+        Section([_files_batch(kind) for kind in ("files", "hybrid")]),
+        Section([_files(kind, Work.TAKE, 0.5) for kind in ("files", "hybrid")]),
+        Section(
+            [_backlog(kind, work, scale.large, scale.small, BACKLOG_AIM) for kind in STORES for work in _ONE_BY_ONE],
+            apart=True,
+        ),
+        Section([_backlog("sqlite", Work.TAKE, scale.huge, scale.small, 0.8)], apart=True),
+    ]
+
+
+_ONE_BY_ONE = (Work.PUBLISH, Work.TAKE)
+
+
+def _to_raw(kind: str, work: Work, raw: str, aim: float | None) -> Row:
+    base = Contender(raw, work)
+    peers = {peer: Pair(Contender(peer, work), base) for peer in PEERS}
+    synced = work is Work.PUBLISH or kind == "sqlite durable_acks"
+    return Row(f"{kind}: {work.value}, to {raw}", Pair(Contender(kind, work), base), aim, peers, synced)
+
+
+def _threads() -> Row:
+    def pair(kind: str) -> Pair:
+        return Pair(Contender(kind, Work.PUBLISH_THREADS), Contender(kind, Work.PUBLISH))
+
+    peers = {peer: pair("persist-queue threads" if peer == "persist-queue" else peer) for peer in PEERS}
+    return Row(f"sqlite: {Work.PUBLISH_THREADS.value}, to one", pair("sqlite"), 3.0, peers, synced=True)
+
+
+def _files(kind: str, work: Work, aim: float) -> Row:
+    raw = "a raw file publish" if work is Work.PUBLISH else "a raw rename + unlink"
+    pair = Pair(Contender(kind, work), Contender("raw files", work))
+    return Row(f"{kind}: {work.value}, to {raw}", pair, aim if kind == "files" else None)
+
+
+def _files_batch(kind: str) -> Row:
+    pair = Pair(Contender(kind, Work.PUBLISH_MANY), Contender(kind, Work.PUBLISH))
+    return Row(f"{kind}: {Work.PUBLISH_MANY.value}, to {Work.PUBLISH.value}", pair, 2.5 if kind == "files" else None)
+
+
+def _backlog(kind: str, work: Work, size: int, base: int, aim: float) -> Row:
+    def pair(of: str) -> Pair:
+        return Pair(Contender(of, work, size), Contender(of, work, base))
+
+    peers = {peer: pair(peer) for peer in PEERS} if kind == "sqlite" else {}
+    title = f"{kind}: {work.value} at a backlog of {size:,}, to {base:,}"
+    return Row(title, pair(kind), aim, peers, synced=work is Work.PUBLISH)

@@ -1,0 +1,151 @@
+"""Measure Pabal against the raw limits and its peers, and print one table. See docs/benchmarks.md.
+
+Progress goes to standard error, the table to standard output. All files lie in a temporary directory under the current
+one, which must not be on tmpfs, and are removed at the end.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import footprint
+from contest import Pair, Ratio, contest
+from kinds import PEERS, STORES
+from machine import facts, file_system
+from rows import Section, sections
+from scale import FULL, QUICK, SMOKE, Scale
+from table import Cell, Line, render
+
+MEMORY_AIM, LATENCY_AIM, IDLE_AIM = 10.0, 0.7, 1.0
+LATENCY = "publish to receipt in another process, p50 / p99"
+IDLE = "CPU of a sleeping consumer"
+NOISE = {"MB": 1.0, "ms per s": 0.1}
+
+
+class Run:
+    """One run: how much, in which order, where, and which rows."""
+
+    def __init__(self, scale: Scale, chance: random.Random, place: Path, only: str) -> None:
+        self._scale = scale
+        self._chance = chance
+        self._place = place
+        self._only = only
+        self._growth: dict[str, Cell] = {}  # MB by kind, measured where a backlog stands anyway
+
+    def lines(self) -> Iterator[Line]:
+        """Measure row by row."""
+        for section in sections(self._scale):
+            rows = [row for row in section.rows if self._only in row.title]
+            if rows:
+                yield from self._ratios(section._replace(rows=rows))
+        if self._growth:
+            title = f"memory at a backlog of {self._scale.large:,} above empty"
+            yield from _by_store(title, "MB", self._growth, {"sqlite": MEMORY_AIM})
+        if self._only in LATENCY:
+            yield from _by_store(LATENCY, "ms", self._latencies(), dict.fromkeys(STORES, LATENCY_AIM))
+        if self._only in IDLE:
+            yield from _by_store(IDLE, "ms per s", self._idle(), dict.fromkeys(STORES, IDLE_AIM))
+
+    def _ratios(self, section: Section) -> Iterator[Line]:
+        pairs = [pair for row in section.rows for pair in (row.pair, *row.peers.values())]
+        found: dict[Pair, Ratio | str] = {}
+        for group in _by_kind(pairs) if section.apart else [pairs]:
+            _tell(f"{group[0].contender.work.value}, {', '.join(dict.fromkeys(p.contender.kind for p in group))}")
+            after = self._memory if section.apart else _nothing
+            found |= contest(group, self._scale, self._chance, self._place, after)
+        for row in section.rows:
+            peers = {name: found[pair] for name, pair in row.peers.items()}
+            own_base = row.pair.contender.kind == row.pair.base.kind
+            yield Line(row.title, found[row.pair], row.aim, peers, synced=row.synced, own_base=own_base)
+
+    def _memory(self, places: Mapping[tuple[str, int], Path]) -> None:
+        for (kind, backlog), place in places.items():
+            if backlog == self._scale.large:
+                self._growth[kind] = footprint.memory_growth(kind, place, self._fresh(f"{kind}-empty"))
+
+    def _latencies(self) -> dict[str, Cell]:
+        found: dict[str, Cell] = {}
+        for kind in self._shuffled():
+            _tell(f"{LATENCY}, {kind}")
+            found[kind] = footprint.latency(kind, self._fresh(f"{kind}-latency"), self._scale, self._chance)
+        return found
+
+    def _idle(self) -> dict[str, Cell]:
+        found: dict[str, Cell] = {}
+        for kind in self._shuffled():
+            _tell(f"{IDLE}, {kind}")
+            found[kind] = footprint.idle_cpu(kind, self._fresh(f"{kind}-idle"), self._scale)
+        return found
+
+    def _shuffled(self) -> list[str]:
+        kinds = [*STORES, *PEERS]
+        self._chance.shuffle(kinds)
+        return kinds
+
+    def _fresh(self, name: str) -> Path:
+        return self._place / name.replace(" ", "-")
+
+
+def _by_kind(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    kinds = dict.fromkeys(pair.contender.kind for pair in pairs)
+    return [[pair for pair in pairs if pair.contender.kind == kind] for kind in kinds]
+
+
+def _by_store(title: str, unit: str, found: Mapping[str, Cell], aims: Mapping[str, float]) -> Iterator[Line]:
+    peers = {name: found[name] for name in PEERS if name in found}
+    for store in STORES:
+        if store in found:
+            yield Line(
+                f"{store}: {title}",
+                found[store],
+                aims.get(store),
+                peers,
+                lower_is_better=True,
+                unit=unit,
+                noise=NOISE.get(unit, 0.0),
+            )
+
+
+def _nothing(_places: object) -> None:
+    pass
+
+
+def _tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure Pabal against the raw limits and its peers.")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", const=QUICK, dest="scale", help="about a minute")
+    size.add_argument("--smoke", action="store_const", const=SMOKE, dest="scale", help="every row once; means nothing")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose title holds this text")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="order of slices")
+    parser.set_defaults(scale=FULL)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _arguments(argv)
+    here = Path.cwd()
+    if options.scale is not SMOKE and file_system(here)[0] == "tmpfs":
+        sys.exit("benchmarks: the current directory is on tmpfs, where syncing costs nothing; run it elsewhere")
+    place = Path(tempfile.mkdtemp(prefix=".bench-", dir=here))
+    start = time.monotonic()
+    try:
+        print("\n".join(f"- {fact}" for fact in facts(here)), flush=True)
+        lines = list(Run(options.scale, random.Random(options.seed), place, options.only).lines())
+    finally:
+        shutil.rmtree(place)
+    print(f"- seed {options.seed}, {options.scale.rounds} rounds of {options.scale.slice:g} s slices,", end=" ")
+    print(f"{time.monotonic() - start:.0f} s in all\n")
+    print(render(lines))
+
+
+if __name__ == "__main__":
+    main()

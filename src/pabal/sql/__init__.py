@@ -1,0 +1,1 @@
+"""Databases below the drivers: opening, committing, migrating, and the translation of their errors."""

@@ -1,0 +1,60 @@
+"""Numbered migrations: `<component>_<n>.sql` beside the driver, and a schema version per component in `meta`.
+
+Several components may share one database; each moves its own version. Runs inside the caller's transaction, so that a
+crash leaves the old schema or the new one, whole.
+"""
+
+import re
+from importlib import resources
+from typing import Any, Protocol
+
+from pabal.errors import StoreRefused
+
+_META = "create table if not exists meta (key text primary key, value) without rowid"
+
+
+class Runner(Protocol):
+    """What this module needs of a connection."""
+
+    def execute(self, statements: str, bindings: tuple[Any, ...] = ..., /) -> Any: ...
+
+
+def migrate(connection: Runner, component: str, package: str) -> int:
+    """Bring the component's tables to the newest version; return it. Refuse a newer one than this release knows."""
+    steps = _steps(component, package)
+    newest = max(steps)
+    found = version(connection, component)
+    if found > newest:
+        raise StoreRefused(
+            f"the database has schema {found} of {component}; this release knows {newest}: upgrade pabal to open it"
+        )
+    for number in range(found + 1, newest + 1):
+        connection.execute(steps[number])
+    if found < newest:
+        set_fact(connection, f"schema.{component}", newest)
+    return newest
+
+
+def version(connection: Runner, component: str) -> int:
+    """Return the component's schema version; 0 if it has none."""
+    return int(fact(connection, f"schema.{component}") or 0)
+
+
+def fact(connection: Runner, key: str) -> Any:
+    """Return one value of `meta`, or None."""
+    connection.execute(_META)
+    return next((row[0] for row in connection.execute("select value from meta where key = ?", (key,))), None)
+
+
+def set_fact(connection: Runner, key: str, value: object) -> None:
+    """Keep one value in `meta`."""
+    connection.execute("insert or replace into meta (key, value) values (?, ?)", (key, value))
+
+
+def _steps(component: str, package: str) -> dict[int, str]:
+    name = re.compile(rf"{re.escape(component)}_(\d+)\.sql")
+    steps = {}
+    for file in resources.files(package).iterdir():
+        if match := name.fullmatch(file.name):
+            steps[int(match[1])] = file.read_text("utf-8")
+    return steps

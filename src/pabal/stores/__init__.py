@@ -1,0 +1,1 @@
+"""Where messages live: one module per store, each passing `pabal.testing.StoreSuite`."""

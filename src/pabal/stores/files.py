@@ -1,0 +1,202 @@
+"""The file store: a directory per state, a rename per change of state; many processes, no daemon.
+
+Any program may publish by moving a file in, and read with `ls` and `cat`. The parts: `layout` (names and places),
+`files_spool` (directories and locks), `files_listing` (what waits, in order), `files_publishing`, `files_intake`
+(foreign files), `files_leasing`, `files_settling`, `files_follow_ups`, `files_dedup`, `files_browsing`,
+`files_tending` (revive, purge), `files_checking`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pabal import jsontext
+from pabal.clock import Clock, SystemClock
+from pabal.errors import InvalidInput, StoreFailed
+from pabal.names import check_name
+from pabal.store import (
+    Draft,
+    Entry,
+    Finding,
+    Lease,
+    Outcome,
+    Published,
+    Receipt,
+    Settlement,
+    State,
+    Watch,
+)
+from pabal.stores import files_browsing as browsing
+from pabal.stores import files_checking as checking
+from pabal.stores import files_follow_ups as follow_ups
+from pabal.stores import files_leasing as leasing
+from pabal.stores import files_publishing as publishing
+from pabal.stores import files_settling as settling
+from pabal.stores import files_tending as tending
+from pabal.stores.files_dedup import new_tag
+from pabal.stores.files_spool import FORMAT, Root, write_synced
+from pabal.stores.layout import Layout, NativeLayout
+from pabal.watch import ARRIVALS, ATTRIB, MOVED_TO, PathWatch
+
+
+class FileStore:
+    """Messages as files below `root`."""
+
+    def __init__(self, root: Path, *, clock: Clock | None = None, layout: Layout | None = None) -> None:
+        place = Path(root)
+        try:
+            self._root = Root(place, clock or SystemClock(), layout or NativeLayout())
+        except OSError as exc:
+            raise StoreFailed(f"cannot open {place}: {exc}") from exc
+        with _Guard(self._root, "opening"):
+            follow_ups.finish_all(self._root)
+
+    def publish(self, drafts: Sequence[Draft]) -> list[Published]:
+        with _Guard(self._root, "publishing"):
+            return publishing.publish(self._root, drafts)
+
+    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+        with _Guard(self._root, "leasing"):
+            leases = leasing.lease(self._root, queue, limit, seconds, consumer, token)
+            if not leases and follow_ups.finish_all(self._root):
+                leases = leasing.lease(self._root, queue, limit, seconds, consumer, token)
+            return leases
+
+    def settle(self, settlements: Sequence[Settlement], *, durable: bool = False) -> list[Outcome]:
+        with _Guard(self._root, "settling"):
+            return self._settle(settlements, durable)
+
+    def _settle(self, settlements: Sequence[Settlement], durable: bool) -> list[Outcome]:
+        root = self._root
+        parcels = {
+            n: publishing.pack(root, each.verdict.then) for n, each in enumerate(settlements) if each.verdict.then
+        }
+        outcomes = [Outcome.LOST] * len(settlements)
+        bare: dict[str, list[int]] = {}
+        for number, settlement in enumerate(settlements):
+            if number not in parcels:
+                bare.setdefault(settlement.receipt.queue, []).append(number)
+        for queue, numbers in bare.items():
+            spool = root.spool(queue)
+            if spool is not None:
+                found = settling.settle(root, spool, [settlements[n] for n in numbers], durable=durable)
+                for number, outcome in zip(numbers, found, strict=True):
+                    outcomes[number] = outcome
+        for number, outputs in parcels.items():
+            spool = root.spool(settlements[number].receipt.queue)
+            if spool is not None:
+                outcomes[number] = follow_ups.settle_with(root, spool, settlements[number], outputs)
+        return outcomes
+
+    def extend(self, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:
+        with _Guard(self._root, "extending leases"):
+            return leasing.extend(self._root, receipts, seconds)
+
+    def expired(self, queue: str, limit: int) -> list[Lease]:
+        with _Guard(self._root, "sweeping"):
+            follow_ups.finish_all(self._root)
+            spool = self._root.spool(queue)
+            if spool is None:
+                return []
+            self._root.restore_ballast()
+            tending.sweep_records(self._root, spool)
+            return leasing.expired(self._root, queue, limit)
+
+    def next_due(self, queue: str) -> float | None:
+        with _Guard(self._root, "looking"):
+            return leasing.next_due(self._root, queue)
+
+    def counts(self, queue: str) -> dict[State, int]:
+        with _Guard(self._root, "counting"):
+            follow_ups.finish_all(self._root)
+            return browsing.counts(self._root, queue)
+
+    def browse(self, queue: str, state: State, *, after: str = "", limit: int = 100) -> list[Entry]:
+        with _Guard(self._root, "browsing"):
+            follow_ups.finish_all(self._root)
+            return browsing.browse(self._root, queue, state, after, limit)
+
+    def find(self, queue: str, id: str) -> Entry | None:
+        with _Guard(self._root, "looking"):
+            follow_ups.finish_all(self._root)
+            return browsing.find(self._root, queue, id)
+
+    def revive(self, queue: str, ids: Sequence[str]) -> list[str]:
+        with _Guard(self._root, "reviving"):
+            return tending.revive(self._root, queue, ids)
+
+    def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:
+        with _Guard(self._root, "purging"):
+            return tending.purge(self._root, queue, state, age, limit)
+
+    def queues(self) -> list[str]:
+        with _Guard(self._root, "looking"):
+            return sorted(self._root.layout.queues(Path(self._root.path)))
+
+    def settings(self, queue: str) -> Mapping[str, Any] | None:
+        with _Guard(self._root, "reading settings"):
+            path = f"{self._root.path}/{self._root.layout.private(check_name(queue))}/settings.json"
+            try:
+                with open(path, "rb") as file:
+                    found: Mapping[str, Any] = jsontext.read(file.read())
+            except FileNotFoundError:
+                return None
+            except InvalidInput as exc:
+                raise StoreFailed(f"{path} cannot be read: {exc}; mend or remove it") from exc
+            return found
+
+    def configure(self, queue: str, settings: Mapping[str, Any]) -> None:
+        with _Guard(self._root, "writing settings"):
+            spool = self._root.make(queue)
+            draft = f"{spool.tmp}/{new_tag()}~settings"
+            write_synced(draft, jsontext.pretty(dict(settings)))
+            os.rename(draft, f"{spool.private}/settings.json")
+            spool.sync([spool.private])
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        with _Guard(self._root, "watching"):
+            paths: dict[str, int] = {}
+            for queue in queues:
+                spool = self._root.make(queue)
+                for path in spool.waiting:
+                    paths[path] = paths.get(path, 0) | ARRIVALS
+                paths[spool.private] = paths.get(spool.private, 0) | MOVED_TO | ATTRIB
+            return PathWatch(paths)
+
+    def check(self, *, repair: bool) -> list[Finding]:
+        with _Guard(self._root, "checking"):
+            return checking.check(self._root, repair)
+
+    def facts(self) -> Mapping[str, str]:
+        with _Guard(self._root, "looking"):
+            feed = leasing.feed_of(self._root)
+            return {
+                "store": "files",
+                "place": self._root.path,
+                "format": str(FORMAT),
+                "documents": self._root.codec.content_type,
+                "woken by": "inotify" if feed.working else "poll",
+                "ballast": "present" if self._root.ballast.present else "spent",
+            }
+
+    def close(self) -> None:
+        self._root.close()
+
+
+class _Guard:
+    """Lets a call through if the handle is usable, and turns errors of the system into ours."""
+
+    __slots__ = ("_doing", "_root")
+
+    def __init__(self, root: Root, doing: str) -> None:
+        self._root, self._doing = root, doing
+
+    def __enter__(self) -> None:
+        self._root.check_usable()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise self._root.fault(error, self._doing) from error

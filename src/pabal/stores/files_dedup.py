@@ -1,0 +1,122 @@
+"""Who was first: one record per dedup key and per given id, a symlink whose text is `<expires ms>~<id>~<tag>`.
+
+The record of a key counts until it expires, that of an id as long as its message is there and then until it expires.
+The tag names one act of publishing. Its message lies in `tmp/<tag>~<name>` from before the record is made until after
+the record is durable; so whoever finds a record whose message is still there can finish what its publisher began.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from pabal.ids import new_token
+from pabal.store import Draft
+from pabal.stores.files_spool import Spool
+from pabal.stores.layout import ceiled
+
+_BY_KEY, _BY_ID, _GONE = "k", "i", "g"  # the first letter of a record's name; gone: the message of an id was purged
+
+
+class First(NamedTuple):
+    """The message that a record stands for, and the act that published it."""
+
+    id: str
+    tag: str
+
+
+def new_tag() -> str:
+    return new_token()[:10]
+
+
+def records_of(spool: Spool, draft: Draft, now: float) -> list[tuple[str, int]]:
+    """Name the records that this draft needs, each with the instant at which it expires."""
+    found, expires = [], ceiled(now + draft.terms.dedup_window)
+    if draft.message.dedup_key:
+        found.append((_path(spool, _BY_KEY, draft.message.dedup_key), expires))
+    if draft.given_id:
+        found.append((_path(spool, _BY_ID, draft.message.id), expires))
+    return found
+
+
+def keys_of(records: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return those records that are for dedup keys."""
+    return [record for record in records if os.path.basename(record[0]).startswith(_BY_KEY)]
+
+
+def forget_id(spool: Spool, id: str) -> None:
+    """Note that the message of an id is about to go: from here on its record expires."""
+    with suppress(FileNotFoundError):
+        os.rename(_path(spool, _BY_ID, id), _path(spool, _GONE, id))
+
+
+def first_of(records: list[tuple[str, int]], now: int) -> First | None:
+    """Return the message that one of these records stands for, if it still counts."""
+    for path, _ in records:
+        found = _read(path, now)
+        if found is not None:
+            return found
+    return None
+
+
+def claim(records: list[tuple[str, int]], id: str, tag: str, now: int) -> First | None:
+    """Make the records of a message unless another was first, which is returned then. With the lock held.
+
+    Records with the same tag are its own: whoever finishes for another makes only what is missing.
+    """
+    found = [_read(path, now) for path, _ in records]
+    for first in found:
+        if first is not None and first.tag != tag:
+            return first
+    made: list[str] = []
+    try:
+        for (path, expires), own in zip(records, found, strict=True):
+            if own is not None:
+                continue
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            os.symlink(f"{expires:x}~{id}~{tag}", path)
+            made.append(path)
+    except OSError:
+        release(made)
+        raise
+    return None
+
+
+def release(paths: list[str]) -> None:
+    """Remove records."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def over(spool: Spool, names: list[str], now: int) -> list[str]:
+    """Return the paths of the records among these whose window is over."""
+    paths = [f"{spool.dedup}/{name}" for name in names if name.startswith((_BY_KEY, _GONE))]
+    return [path for path in paths if _read(path, now) is None]
+
+
+def sweep(spool: Spool, names: list[str], now: int) -> int:
+    """Remove the records among these whose window is over. Takes the lock only to remove."""
+    if not over(spool, names, now):
+        return 0
+    with spool:
+        found = over(spool, names, now)
+        release(found)
+    return len(found)
+
+
+def _path(spool: Spool, kind: str, key: str) -> str:
+    return f"{spool.dedup}/{kind}{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _read(path: str, now: int) -> First | None:
+    folder, kind = os.path.split(path)[0], os.path.basename(path)[0]
+    try:
+        expires, id, tag = os.readlink(path).split("~")
+        ends = int(expires, 16)
+    except (OSError, ValueError):  # none, or one that somebody else made
+        return _read(f"{folder}/{_GONE}{os.path.basename(path)[1:]}", now) if kind == _BY_ID else None
+    return First(id, tag) if kind == _BY_ID or ends > now else None

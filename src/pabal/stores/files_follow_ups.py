@@ -1,0 +1,198 @@
+"""Settle with follow-ups as one step: a folder `.settling/<id>~<token>~<tag>/` with the outputs and a plan.
+
+The commit point is the rename of the inflight file into the folder. A folder that holds its input is finished by
+whoever meets it, and two finishers are harmless; one without promises nothing and is removed when it is old.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from pabal import durable, jsontext
+from pabal.store import Outcome, Settlement, State
+from pabal.stores import files_dedup as dedup
+from pabal.stores.files_calls import rename_new
+from pabal.stores.files_publishing import Parcel, discard, publish, stage
+from pabal.stores.files_settling import Move, date, prepare, settled_before, tidy
+from pabal.stores.files_spool import NO_ROOM, Root, Spool
+from pabal.stores.layout import tokened
+
+OLD_SECONDS = 60.0
+_PLAN, _INPUT, _WHY = "plan.json", "input", "why"
+
+
+def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Sequence[Parcel]) -> Outcome:
+    """Apply one verdict and publish what follows from it."""
+    for _ in range(3):  # a lease that another process extends in between has another name
+        move = prepare(root, spool, settlement, synced=True)
+        if move is None:
+            break
+        folder = _stage(root, settlement, move, parcels)
+        with spool:
+            try:
+                root.move(f"{spool.inflight}/{move.source}", f"{folder}/{_INPUT}")
+                committed = True
+            except FileNotFoundError:
+                committed = False
+        if committed:
+            finish(root, folder)
+            tidy(root, spool, settlement, move, applied=True)
+            return Outcome.APPLIED
+        spool.held.pop((settlement.receipt.id, settlement.receipt.token), None)
+        shutil.rmtree(folder, ignore_errors=True)
+    outcome = settled_before(root, spool, settlement)
+    if outcome is Outcome.APPLIED:  # somebody's removal of the file was the ack
+        publish(root, [parcel.draft for parcel in parcels])
+    return outcome
+
+
+def _stage(root: Root, settlement: Settlement, move: Move, parcels: Sequence[Parcel]) -> str:
+    receipt = settlement.receipt
+    folder = f"{root.settling}/{receipt.id}~{tokened(receipt.token)}~{dedup.new_tag()}"
+    for last in (False, True):
+        try:
+            _write(root, folder, receipt.queue, move, parcels)
+            break
+        except OSError as exc:
+            with suppress(FileNotFoundError):
+                os.rename(f"{folder}/{_WHY}", move.draft)
+            shutil.rmtree(folder, ignore_errors=True)
+            if last or exc.errno not in NO_ROOM:
+                raise
+            root.ballast.release()
+    return folder
+
+
+def _write(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Parcel]) -> None:
+    os.mkdir(folder, 0o700)
+    for number, parcel in enumerate(parcels):
+        parcel.path = f"{folder}/{number}~{parcel.name(root, 0)}"
+    stage(parcels)
+    if move.draft:
+        os.rename(move.draft, f"{folder}/{_WHY}")
+    plan = {
+        "queue": queue,
+        "id": move.id,
+        "state": move.state,
+        "name": move.name,
+        "outputs": [_output(parcel) for parcel in parcels],
+    }
+    fd = durable.write_new(f"{folder}/{_PLAN}", jsontext.pretty(plan))
+    try:
+        durable.sync(fd)
+    finally:
+        os.close(fd)
+    durable.sync_dir(folder)
+    now = root.clock.now()
+    os.utime(folder, (now, now))
+    durable.sync_dir(root.settling)
+
+
+def _output(parcel: Parcel) -> dict[str, Any]:
+    return {
+        "file": os.path.basename(parcel.path),
+        "queue": parcel.spool.name,
+        "id": parcel.id,
+        "tag": parcel.tag,
+        "state": parcel.state,
+        "records": [[os.path.basename(path), expires] for path, expires in parcel.records],
+    }
+
+
+def finish(root: Root, folder: str) -> bool:
+    """Complete a folder that holds its input; False if it does not."""
+    try:
+        with open(f"{folder}/{_PLAN}", "rb") as file:
+            plan = jsontext.decode(file.read())
+        if not os.path.lexists(f"{folder}/{_INPUT}"):
+            return False
+        durable.sync_dir(folder)
+    except (FileNotFoundError, ValueError):
+        return False
+    outputs = [output for output in plan["outputs"] if _claim(root, folder, output)]
+    for spool in {root.make(output["queue"]) for output in outputs}:
+        spool.sync([spool.dedup])
+    for output in outputs:
+        _move_output(root, folder, output)
+    for output in outputs:
+        spool = root.make(output["queue"])
+        spool.sync([spool.dirs[State(output["state"])]])
+    _move_input(root, folder, plan)
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def _claim(root: Root, folder: str, output: dict[str, Any]) -> bool:
+    spool = root.make(output["queue"])
+    records = [(f"{spool.dedup}/{name}", expires) for name, expires in output["records"]]
+    if not records:
+        return True
+    with spool:
+        first = dedup.claim(records, output["id"], output["tag"], root.now())
+    if first is not None:
+        discard([f"{folder}/{output['file']}"])
+    return first is None
+
+
+def _move_output(root: Root, folder: str, output: dict[str, Any]) -> None:
+    spool, name = root.make(output["queue"]), output["file"].partition("~")[2]
+    directory = spool.dirs[State(output["state"])]
+    slot = root.names.parse(name)
+    with spool:
+        if slot is not None and slot.group:
+            name = root.names.revived(slot, slot.due, spool.next_stamp(root.clock.now()))
+        try:
+            rename_new(f"{folder}/{output['file']}", f"{directory}/{name}")
+        except FileExistsError:
+            discard([f"{folder}/{output['file']}"])
+        except FileNotFoundError:
+            pass  # another finisher was here
+
+
+def _move_input(root: Root, folder: str, plan: dict[str, Any]) -> None:
+    spool, state = root.make(plan["queue"]), State(plan["state"])
+    why = f"{spool.dirs[state]}/{plan['name']}.why"
+    if state in (State.READY, State.DELAYED):
+        why = f"{spool.why}/{plan['id']}.why"
+    with spool:
+        if os.path.lexists(f"{folder}/{_INPUT}"):  # else another finisher was here
+            with suppress(FileNotFoundError):
+                root.move(f"{folder}/{_WHY}", why)
+            date(root, f"{folder}/{_INPUT}")
+            root.move(f"{folder}/{_INPUT}", f"{spool.dirs[state]}/{plan['name']}")
+    spool.sync([spool.dirs[state], os.path.dirname(why)])
+    spool.ring()
+
+
+def finish_all(root: Root) -> int:
+    """Complete what is committed, whoever began it, and remove what is old and never was; return how many were done."""
+    done = 0
+    for name in os.listdir(root.settling):
+        folder = f"{root.settling}/{name}"
+        if finish(root, folder):
+            done += 1
+        elif _is_old(root, folder):
+            _give_up(root, folder)
+    return done
+
+
+def _is_old(root: Root, folder: str) -> bool:
+    try:
+        return root.clock.now() - os.stat(folder).st_mtime > OLD_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _give_up(root: Root, folder: str) -> None:
+    """Remove a folder that was never committed; moved away first, so that its owner can no longer commit into it."""
+    away = f"{root.settling}/.{dedup.new_tag()}"
+    with suppress(OSError):
+        os.rename(folder, away)
+        if os.path.lexists(f"{away}/{_INPUT}"):
+            os.rename(away, folder)  # it was committed at this very moment
+        else:
+            shutil.rmtree(away, ignore_errors=True)

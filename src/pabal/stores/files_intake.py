@@ -1,0 +1,158 @@
+"""Foreign files: whatever another program moved among the waiting ones, read once and given its place.
+
+In the native layout a foreign file gets a native name, with the id that its document gives, else its stem, else a new
+one. A duplicate, by key or by an id in its document, goes to the done ones with its reason. A file that is no message
+is left alone until it has not been written for two seconds: its writer may still be at it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from contextlib import suppress
+from typing import NamedTuple
+
+from pabal import durable, jsontext
+from pabal.errors import DecodeError, PabalError
+from pabal.message import Message
+from pabal.store import Draft, Failure, State
+from pabal.stores import files_dedup as dedup
+from pabal.stores.files_calls import rename_new
+from pabal.stores.files_listing import Listing
+from pabal.stores.files_reading import UNREADABLE, check_regular, id_of_stem, order_of, read_whole, set_aside
+from pabal.stores.files_spool import Root, Spool
+from pabal.stores.layout import Slot, digest, floored, native_base, plain_stem
+
+PATIENCE = 2.0  # seconds
+
+
+class Found(NamedTuple):
+    """A foreign file that is a message."""
+
+    directory: str
+    name: str
+    data: bytes
+    written_at: float
+    message: Message
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{self.name}"
+
+
+def take_in(root: Root, spool: Spool, listing: Listing) -> bool:
+    """Read what is new; True if something has found its place. Takes the lock for each file."""
+    moved = False
+    for name, seen in list(listing.strangers.items()):
+        directory = next((path for path in spool.waiting if os.path.lexists(f"{path}/{name}")), "")
+        try:
+            found = _read(root, directory, name)
+            moved |= found is not None and _place(root, spool, listing, found)
+        except UNREADABLE as exc:
+            if isinstance(exc, DecodeError) and _is_young(root, f"{directory}/{name}", seen):
+                continue
+            moved |= _refuse(root, spool, directory, name, exc)
+        except FileNotFoundError:
+            pass
+        listing.strangers.pop(name, None)
+    if moved:
+        spool.sync(spool.waiting)
+    return moved
+
+
+def _read(root: Root, directory: str, name: str) -> Found | None:
+    path = f"{directory}/{name}"
+    about = os.lstat(path)  # before it is opened, for opening a FIFO would wake its writer
+    if stat.S_ISDIR(about.st_mode) and not root.names.native:
+        return None  # a directory of the application's own
+    check_regular(about)
+    data, written_at = read_whole(path)
+    message = root.codec.decode(data, id=_default_id(root, name), at=written_at)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        durable.sync(fd)
+    finally:
+        os.close(fd)
+    return Found(directory, name, data, written_at, message)
+
+
+def _default_id(root: Root, name: str) -> str:
+    slot = None if root.names.native else root.names.parse(name)
+    return id_of_stem(slot.base if slot is not None else plain_stem(name.removesuffix(root.names.extension)))
+
+
+def _place(root: Root, spool: Spool, listing: Listing, found: Found) -> bool:
+    with spool:
+        if root.names.native:
+            _give_name(root, spool, found)
+        else:
+            _give_order(root, spool, listing, found)
+    return True
+
+
+def _give_name(root: Root, spool: Spool, found: Found) -> None:
+    message, now, tag = found.message, root.now(), dedup.new_tag()
+    records = dedup.records_of(spool, Draft(spool.name, message), root.clock.now())
+    id, first = message.id, dedup.claim(records, message.id, tag, now)
+    if first is not None:
+        id = root.ids()
+        by_key = dedup.keys_of(records)
+        if dedup.first_of(by_key, now) or root.codec.decode(found.data, id=id, at=found.written_at).id != id:
+            _drop(root, spool, found, _native(root, found, id, 0), first)
+            return
+        # Only the name of its file was taken, by an earlier message that had no id either.
+        dedup.claim(by_key, id, tag, now)
+    stamp = spool.next_stamp(root.clock.now()) if message.group else 0
+    slot = _native(root, found, id, stamp)
+    root.move(found.path, f"{spool.dirs[State.READY]}/{slot.base}{slot.extension}")
+
+
+def _native(root: Root, found: Found, id: str, stamp: int) -> Slot:
+    due = min(floored(found.written_at), root.now())
+    base = native_base(found.message, id, due, stamp=stamp, crc=zlib.crc32(found.data), own=False)
+    slot = root.names.parse(f"{base}{root.names.extension}")
+    assert slot is not None
+    return slot
+
+
+def _give_order(root: Root, spool: Spool, listing: Listing, found: Found) -> None:
+    slot = root.names.parse(found.name)
+    if slot is None:
+        extension = root.names.extension if found.name.endswith(root.names.extension) else ""
+        better = f"{plain_stem(found.name.removesuffix(extension))}{extension}"
+        with suppress(FileExistsError):
+            rename_new(found.path, f"{found.directory}/{better}")
+            listing.strangers[better] = root.clock.boot()
+        return
+    listing.known[slot.base] = order_of(root, found.message)
+    if slot.attempt == 0:
+        tag = digest(slot.base, 10)
+        records = dedup.records_of(spool, Draft(spool.name, found.message), root.clock.now())
+        first = dedup.claim(records, found.message.id, tag, root.now())
+        if first is not None and first.tag != tag:
+            _drop(root, spool, found, slot, first)
+            return
+    listing.arrive(found.name, found.directory)
+
+
+def _drop(root: Root, spool: Spool, found: Found, slot: Slot, first: dedup.First) -> None:
+    target = f"{spool.dirs[State.DONE]}/{root.names.settled(slot, root.now(), first.tag or 'first')}"
+    failure = Failure("DUPLICATE", f"{first.id} was first", root.clock.now())
+    root.write_spare(f"{target}.why", jsontext.pretty(failure), synced=False)
+    root.move(found.path, target)
+
+
+def _is_young(root: Root, path: str, seen: float) -> bool:
+    try:
+        age = root.clock.now() - os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return False
+    # A file dated in the future is given as long from when it was first seen.
+    return age < PATIENCE and root.clock.boot() - seen < PATIENCE
+
+
+def _refuse(root: Root, spool: Spool, directory: str, name: str, exc: PabalError) -> bool:
+    with spool:
+        set_aside(root, spool, directory, name, exc)
+    return True

@@ -1,0 +1,15 @@
+"""The hybrid store: states in `<root>/pabal.db`, documents in `<root>/bodies/<queue>/<id>.json`."""
+
+from pathlib import Path
+
+from pabal.clock import Clock
+from pabal.codec import Codec
+from pabal.stores.bodies import BodyFolder
+from pabal.stores.sqlite import SqliteStore
+
+
+class HybridStore(SqliteStore):
+    """Messages with their states in SQLite and each document in a file of its own, for large bodies and for `cat`."""
+
+    def __init__(self, root: Path, *, clock: Clock | None = None, codec: Codec | None = None) -> None:
+        super().__init__(root / "pabal.db", clock=clock, codec=codec, bodies=BodyFolder(root.absolute() / "bodies"))

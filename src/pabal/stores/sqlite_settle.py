@@ -1,0 +1,107 @@
+"""Verdicts in SQL: the token is compared in the statement that changes the row, so a stale one changes nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from pabal.sql.sqlite import Transaction
+from pabal.store import Done, Outcome, Receipt, Retry, Settlement, Verdict
+from pabal.stores.sqlite_moves import Sheet, any_groups, insert, release, turn_of
+from pabal.stores.sqlite_rows import DEAD, DELAYED, DONE, HELD, READY, text_of
+
+_CURRENT = "where queue_id = ? and id = ? and state = 2 and token = ?"
+_DONE = f"update messages set state = 4, moment = ?, failure = ?, document = null {_CURRENT}"
+_KEEP = f"update messages set state = 4, moment = ?, failure = ? {_CURRENT}"
+_DEAD = f"update messages set state = 5, moment = ?, failure = ? {_CURRENT}"
+_RETRY = f"update messages set state = ?, due_at = ?, moment = ?, failure = coalesce(?, failure) {_CURRENT}"
+_SPENT = f"insert into spent (name) select document from messages {_CURRENT} and typeof(document) = 'text'"
+_FOUND = "select seq, grp, state, token from messages where queue_id = ? and id = ?"
+_ASIDE = "update messages set state = ?, moment = ?, failure = ? where seq = ? and state = 2 and token = ?"
+
+
+class Settling:
+    """One call of settle: the settlements, the numbers of their queues, and their follow-ups written down."""
+
+    def __init__(
+        self,
+        settlements: Sequence[Settlement],
+        known: Mapping[str, int],
+        then: Mapping[int, Sequence[Sheet]],
+        *,
+        files: bool,
+    ) -> None:
+        self._settlements = settlements
+        self._known = known
+        self._then = then
+        self._files = files  # documents are files, to be noted as spent when they are no longer needed
+        self.unused = [sheet.place for sheets in then.values() for sheet in sheets]
+
+    def __call__(self, tx: Transaction, now: float) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        grouped: dict[str, bool] = {}
+        for place, (receipt, verdict) in enumerate(self._settlements):
+            number = self._known.get(receipt.queue)
+            if number is None:
+                outcomes.append(Outcome.LOST)
+            elif self._apply(tx, number, receipt, verdict, now):
+                outcomes.append(Outcome.APPLIED)
+                if receipt.queue not in grouped:
+                    grouped[receipt.queue] = any_groups(tx, number)
+                if grouped[receipt.queue]:
+                    _regroup(tx, number, receipt, verdict)
+                if place in self._then:
+                    self._follow_up(tx, self._then[place], now)
+            else:
+                outcomes.append(_repeated(tx, number, receipt, verdict))
+        return outcomes
+
+    def _apply(self, tx: Transaction, number: int, receipt: Receipt, verdict: Verdict, now: float) -> bool:
+        queue, id, token = receipt
+        failure = None if verdict.failure is None else text_of(verdict.failure)
+        if type(verdict) is Retry:
+            state, due = (DELAYED, now + verdict.delay) if verdict.delay > 0 else (READY, now)
+            tx.rings[queue] = number
+            return tx.change(_RETRY, (state, due, now, failure, number, id, token)) == 1
+        if type(verdict) is not Done:
+            statement = _DEAD
+        elif verdict.keep:
+            statement = _KEEP
+        else:
+            statement = _DONE
+            if self._files:
+                tx.change(_SPENT, (number, id, token))
+        return tx.change(statement, (now, failure, number, id, token)) == 1
+
+    def _follow_up(self, tx: Transaction, sheets: Sequence[Sheet], now: float) -> None:
+        # Look for every id: a clash would undo the settlement with the follow-up.
+        answers = insert(tx, self._known, sheets, now, limited=False, look=True)
+        if self._files:
+            used = {sheet.place for sheet, answer in zip(sheets, answers, strict=True) if not answer.duplicate}
+            self.unused = [place for place in self.unused if place not in used]
+
+
+def _regroup(tx: Transaction, number: int, receipt: Receipt, verdict: Verdict) -> None:
+    """Let the next of a group come up, or hold back one that came back to a group it does not lead."""
+    seq, group, state, _ = tx.run(_FOUND, (number, receipt.id)).fetchall()[0]
+    if type(verdict) is not Retry:
+        release(tx, number, receipt.queue, [group])
+    elif state == READY and turn_of(tx, number, seq, group) == HELD:
+        tx.change("update messages set state = 3 where seq = ?", (seq,))
+
+
+def _repeated(tx: Transaction, number: int, receipt: Receipt, verdict: Verdict) -> Outcome:
+    found = tx.run(_FOUND, (number, receipt.id)).fetchall()
+    if not found or found[0][3] != receipt.token:
+        return Outcome.LOST
+    if type(verdict) is Retry:
+        same = found[0][2] in (READY, DELAYED, HELD)
+    else:
+        same = found[0][2] == (DONE if type(verdict) is Done else DEAD)
+    return Outcome.REPEATED if same else Outcome.LOST
+
+
+def set_aside(
+    tx: Transaction, number: int, queue: str, token: str, found: Sequence[tuple[int, int, str]], now: float
+) -> None:
+    """Take messages that cannot be read out of the way, given as (seq, state, failure)."""
+    for seq, state, failure in found:
+        if tx.change(_ASIDE, (state, now, failure, seq, token)):
+            release(tx, number, queue, tx.run("select grp from messages where seq = ?", (seq,)).fetchall()[0])

@@ -1,0 +1,26 @@
+"""What the authors of stores and codecs test theirs with: the conformance suites, a clock moved by hand, the checker.
+
+The suites need pytest and hypothesis; the clock and the checker need nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pabal.testing.clock import ManualClock
+from pabal.testing.history import Event, History, Report, check_history, read_history
+
+if TYPE_CHECKING:
+    from pabal.testing.codec_suite import CodecSuite
+    from pabal.testing.store_suite import StoreSuite
+
+__all__ = ["CodecSuite", "Event", "History", "ManualClock", "Report", "StoreSuite", "check_history", "read_history"]
+
+_SUITES = {"CodecSuite": "codec_suite", "StoreSuite": "store_suite"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a suite when it is asked for, so that the clock can be had without pytest."""
+    if name not in _SUITES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_SUITES[name]}"), name)

@@ -1,0 +1,332 @@
+"""Looking and tidying: counts, browse, find, revive, purge, queues, settings, damage (G10), closing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pabal.errors import StoreClosed
+from pabal.store import Checkable, Dead, Done, Entry, Outcome, Retry, Settlement, State, Store, Verdict, Waitable
+from pabal.testing.clock import ManualClock
+from pabal.testing.store_place import (
+    FAILED,
+    QUEUE,
+    Damage,
+    Reopen,
+    StorePlace,
+    ack,
+    bodies,
+    bury,
+    count,
+    draft,
+    drain,
+    publish,
+    retry,
+    settle,
+    state_of,
+    take,
+    take_one,
+    waiting,
+)
+
+
+def pages(store: Store, state: State, size: int, queue: str = QUEUE) -> list[Entry]:
+    """Browse to the end in pages."""
+    found: list[Entry] = []
+    while page := store.browse(queue, state, after=found[-1].cursor if found else "", limit=size):
+        assert len(page) <= size
+        found.extend(page)
+    return found
+
+
+class UpkeepTests(StorePlace):
+    def test_counts_says_how_many_are_in_each_state(self, store: Store, reopen: Reopen) -> None:
+        assert sum(store.counts(QUEUE).values()) == 0
+        store.publish([draft(n, id=f"m-{n}") for n in range(10)])
+        publish(store, "later", "later", delay=60)
+        leases = take(store, 6)
+        bury(store, leases[0])
+        for lease in leases[1:4]:
+            ack(store, lease)
+        other = reopen()
+        expected = {State.READY: 4, State.DELAYED: 2, State.INFLIGHT: 2, State.DEAD: 1, State.DONE: 3}
+        for handle in (store, other):
+            assert {state: many for state, many in handle.counts(QUEUE).items() if many} == expected
+        assert sum(store.counts("other").values()) == 0
+        other.close()
+
+    def test_browse_shows_each_message_once_whatever_the_page(self, store: Store) -> None:
+        store.publish([draft(n, id=f"m-{n:02d}", priority=n % 3) for n in range(25)])
+        store.publish([draft(n, id=f"d-{n:02d}", delay=60 + n % 3) for n in range(25)])
+        leases = take(store, 20)
+        store.settle([Settlement(lease.receipt, Dead(FAILED)) for lease in leases[:7]])
+        store.settle([Settlement(lease.receipt, Done()) for lease in leases[7:14]])
+        for state in (State.READY, State.DELAYED, State.INFLIGHT, State.DEAD, State.DONE):
+            whole = [entry.id for entry in store.browse(QUEUE, state)]
+            assert len(set(whole)) == len(whole) == count(store, state)
+            for size in (1, 2, 3, 7):
+                assert [entry.id for entry in pages(store, state, size)] == whole, (state, size)
+
+    def test_browse_shows_ready_messages_in_lease_order(self, store: Store, clock: ManualClock) -> None:
+        for n in range(12):
+            publish(store, n, priority=(0, 5, -5)[n % 3], delay=(0, 0, 0, 2)[n % 4])
+            clock.advance(1)
+        clock.advance(10)
+        leased = bodies(take(store, 1))  # whatever was due is ready from here on
+        shown = [entry.message.body for entry in pages(store, State.READY, 5) if entry.message]
+        assert leased + shown == leased + drain(store)
+
+    def test_browse_and_find_change_nothing(self, store: Store, clock: ManualClock) -> None:
+        (id,) = publish(store, {"a": 1})
+        for _ in range(3):
+            store.browse(QUEUE, State.READY)
+            store.find(QUEUE, id)
+        lease = take_one(store, seconds=10)
+        entry = store.find(QUEUE, id)
+        assert entry and (entry.state, entry.attempt, entry.message) == (State.INFLIGHT, 1, lease.message)
+        assert lease.attempt == 1 and store.browse(QUEUE, State.READY) == []
+
+    def test_an_entry_says_what_is_known(self, store: Store, clock: ManualClock) -> None:
+        publish(store, "x", id="m", delay=30)
+        entry = store.find(QUEUE, "m")
+        assert entry and (entry.queue, entry.id, entry.state, entry.attempt) == (QUEUE, "m", State.DELAYED, 0)
+        assert entry.due_at == pytest.approx(clock.now() + 30, abs=0.01)
+        assert entry.message and entry.message.body == "x"
+        clock.advance(31)
+        retry(store, take_one(store), delay=60)
+        entry = store.find(QUEUE, "m")
+        assert entry and (entry.attempt, entry.failure) == (1, FAILED)
+
+    def test_find_knows_only_what_is_there(self, store: Store) -> None:
+        publish(store, 1, id="m")
+        assert store.find(QUEUE, "other") is None and store.find("other", "m") is None
+        assert store.find(QUEUE, "m-") is None and store.find(QUEUE, "M") is None
+        assert store.browse("other", State.READY) == []
+
+    def test_revive_makes_dead_messages_ready_with_no_attempts(self, store: Store, reopen: Reopen) -> None:
+        store.publish([draft(n, id=f"m-{n}") for n in range(3)])
+        for lease in take(store, 2):
+            bury(store, lease)
+        assert store.revive(QUEUE, ["m-1", "nobody", "m-2", "m-0", "m-0"]) == ["m-1", "m-0"]
+        assert count(store, State.DEAD) == 0
+        other = reopen()
+        assert sorted((lease.receipt.id, lease.attempt) for lease in take(other, 10)) == [
+            ("m-0", 1),
+            ("m-1", 1),
+            ("m-2", 1),
+        ]
+        other.close()
+
+    def test_a_revived_message_does_not_expire_again(self, store: Store, reopen: Reopen, clock: ManualClock) -> None:
+        publish(store, 1, id="m", expires_at=clock.now() + 10)
+        clock.advance(11)
+        (over,) = store.expired(QUEUE, 10)
+        bury(store, over)
+        assert store.revive(QUEUE, ["m"]) == ["m"]
+        other = reopen()
+        for handle in (store, other):
+            assert handle.expired(QUEUE, 10) == [] and handle.next_due(QUEUE) is None
+        assert bodies(take(other)) == [1]
+        other.close()
+
+    def test_g5_a_receipt_from_before_reviving_is_lost(self, store: Store) -> None:
+        publish(store, 1, id="m")
+        lease = take_one(store)
+        bury(store, lease)
+        store.revive(QUEUE, ["m"])
+        assert ack(store, lease) is Outcome.LOST and state_of(store, "m") is State.READY
+        again = take_one(store)
+        assert bury(store, lease) is Outcome.LOST and ack(store, again) is Outcome.APPLIED
+
+    @pytest.mark.parametrize("state", [State.READY, State.DELAYED, State.DEAD, State.DONE])
+    def test_purge_removes_one_state_only(self, store: Store, state: State) -> None:
+        self.fill(store)
+        before = store.counts(QUEUE)
+        assert store.purge(QUEUE, state) == before[state] == 2
+        expected = {other: many for other, many in before.items() if many and other is not state}
+        assert {other: many for other, many in store.counts(QUEUE).items() if many} == expected
+        assert store.browse(QUEUE, state) == [] and store.purge(QUEUE, state) == 0
+        assert store.purge("other", state) == 0
+
+    def test_purge_never_takes_what_is_inflight(self, store: Store, clock: ManualClock) -> None:
+        publish(store, 1)
+        lease = take_one(store, seconds=10)
+        clock.advance(1000)
+        assert store.purge(QUEUE, State.INFLIGHT) == 0
+        assert ack(store, lease) is Outcome.APPLIED
+
+    def test_purge_removes_no_more_than_its_limit(self, store: Store) -> None:
+        store.publish([draft(n) for n in range(7)])
+        store.settle([Settlement(lease.receipt, Done()) for lease in take(store, 7)])
+        assert [store.purge(QUEUE, State.DONE, limit=3) for _ in range(4)] == [3, 3, 1, 0]
+
+    @pytest.mark.parametrize("state", [State.READY, State.DEAD, State.DONE])
+    def test_purge_spares_what_is_younger_than_age(self, store: Store, clock: ManualClock, state: State) -> None:
+        verdicts: dict[State, Verdict] = {State.DEAD: Dead(FAILED), State.DONE: Done(), State.READY: Retry(0.0, FAILED)}
+        publish(store, "old", "young", group="g" if state is not State.READY else "")
+        clock.advance(1000)
+        leases = take(store, 2)
+        settle(store, leases[0], verdicts[state])
+        clock.advance(100)
+        settle(store, leases[-1] if len(leases) == 2 else take_one(store), verdicts[state])
+        clock.advance(50)
+        assert store.purge(QUEUE, state, age=151) == 0
+        assert store.purge(QUEUE, state, age=149) == 1
+        assert store.purge(QUEUE, state, age=51) == 0
+        assert store.purge(QUEUE, state, age=49) == 1
+
+    def test_purging_a_tombstone_forgets_the_message(self, store: Store) -> None:
+        publish(store, 1, id="m")
+        lease = take_one(store)
+        ack(store, lease)
+        assert store.purge(QUEUE, State.DONE) == 1
+        assert store.find(QUEUE, "m") is None
+        assert ack(store, lease) is Outcome.LOST
+
+    def test_queues_are_named_in_order(self, store: Store, reopen: Reopen) -> None:
+        assert store.queues() == []
+        for queue in ("b", "a.x", "c-1"):
+            publish(store, 1, queue=queue)
+        store.configure("a", {"paused": True})
+        ack(store, take_one(store, queue="b"), draft(2, queue="new"))
+        other = reopen()
+        assert store.queues() == other.queues() == ["a", "a.x", "b", "c-1", "new"]
+        other.close()
+
+    def test_looking_at_a_queue_does_not_make_it(self, store: Store) -> None:
+        take(store)
+        store.counts(QUEUE), store.browse(QUEUE, State.READY), store.find(QUEUE, "m"), store.settings(QUEUE)
+        store.expired(QUEUE, 1), store.next_due(QUEUE), store.purge(QUEUE, State.DONE), store.revive(QUEUE, ["m"])
+        assert store.queues() == []
+
+    def test_settings_are_kept_as_given(self, store: Store, reopen: Reopen) -> None:
+        assert store.settings(QUEUE) is None
+        document = {"visibilityTimeoutSec": 30.5, "retry": {"limit": 3}, "schema": {"한": [1, None, "x"]}, "e": {}}
+        store.configure(QUEUE, document)
+        other = reopen()
+        assert store.settings(QUEUE) == other.settings(QUEUE) == document
+        other.configure(QUEUE, {"paused": True})
+        assert store.settings(QUEUE) == {"paused": True}
+        assert store.settings("other") is None
+        other.close()
+
+    def test_next_due_is_the_earliest_thing_time_will_do(self, store: Store, clock: ManualClock) -> None:
+        assert store.next_due(QUEUE) is None
+        publish(store, "ready")
+        assert store.next_due(QUEUE) is None
+        publish(store, "ttl", expires_at=clock.now() + 500)
+        assert store.next_due(QUEUE) == pytest.approx(500, abs=0.01)
+        publish(store, "delayed", delay=100)
+        assert store.next_due(QUEUE) == pytest.approx(100, abs=0.01)
+        take_one(store, seconds=30)
+        assert store.next_due(QUEUE) == pytest.approx(30, abs=0.01)
+        clock.advance(10)
+        assert store.next_due(QUEUE) == pytest.approx(20, abs=0.01)
+        clock.advance(20.5)
+        due = store.next_due(QUEUE)
+        assert due is not None and due <= 0
+
+    def test_next_due_forgets_what_is_settled(self, store: Store, clock: ManualClock) -> None:
+        publish(store, 1)
+        lease = take_one(store, seconds=30)
+        clock.reboot()
+        due = store.next_due(QUEUE)
+        assert due is not None and due <= 0
+        ack(store, lease)
+        assert store.next_due(QUEUE) is None
+
+    def test_g10_a_damaged_message_is_set_aside_and_all_else_is_served(
+        self, store: Store, damage: Damage, reopen: Reopen, clock: ManualClock
+    ) -> None:
+        publish(store, {"text": "good " * 20}, id="bad")
+        publish(store, 1, 2)
+        store.close()
+        damage(QUEUE, "bad")
+        other = reopen()
+        assert drain(other) == [1, 2]
+        clock.advance(10)  # a store may give whoever writes a file some seconds
+        assert drain(other) == []
+        (entry,) = other.browse(QUEUE, State.CORRUPT)
+        assert entry.message is None and len(entry.data) > 50
+        assert entry.failure and entry.failure.code and entry.failure.reason
+        assert count(other, State.CORRUPT) == 1 and waiting(other) == 0
+        found = other.find(QUEUE, entry.id)
+        assert found and found.state is State.CORRUPT
+        assert other.purge(QUEUE, State.CORRUPT) == 1 and other.browse(QUEUE, State.CORRUPT) == []
+        other.close()
+
+    def test_g10_a_damaged_head_does_not_block_its_group(
+        self, store: Store, damage: Damage, reopen: Reopen, clock: ManualClock
+    ) -> None:
+        publish(store, {"text": "good " * 20}, id="bad", group="g")
+        publish(store, 2, group="g")
+        store.close()
+        damage(QUEUE, "bad")
+        other = reopen()
+        got = drain(other)
+        clock.advance(10)
+        assert got + drain(other) == [2]
+        assert count(other, State.CORRUPT) == 1
+        other.close()
+
+    def test_g10_damage_found_in_flight_is_set_aside(
+        self, store: Store, damage: Damage, reopen: Reopen, clock: ManualClock
+    ) -> None:
+        publish(store, {"text": "good " * 20}, id="bad")
+        take_one(store, seconds=10)
+        store.close()
+        damage(QUEUE, "bad")
+        clock.advance(11)
+        other = reopen()
+        for _ in range(3):
+            for over in other.expired(QUEUE, 10):
+                retry(other, over)
+            assert take(other) == []
+            clock.advance(10)
+        assert count(other, State.CORRUPT) == 1 and waiting(other) == 0
+        other.close()
+
+    def test_check_finds_nothing_wrong_with_a_sound_store(self, store: Store) -> None:
+        if not isinstance(store, Checkable):
+            pytest.skip("this store has no check")
+        self.fill(store)
+        assert store.check(repair=False) == [] and store.check(repair=True) == []
+
+    def test_facts_are_words(self, store: Store) -> None:
+        facts = store.facts()
+        assert facts and all(isinstance(word, str) for pair in facts.items() for word in pair)
+
+    def test_a_closed_store_says_so(self, store: Store) -> None:
+        publish(store, 1)
+        lease = take_one(store)
+        store.close()
+        store.close()
+        calls: list[Callable[[], Any]] = [
+            lambda: publish(store, 2),
+            lambda: take(store),
+            lambda: ack(store, lease),
+            lambda: store.extend([lease.receipt], 10),
+            lambda: store.expired(QUEUE, 1),
+            lambda: store.next_due(QUEUE),
+            lambda: store.counts(QUEUE),
+            lambda: store.browse(QUEUE, State.READY),
+            lambda: store.find(QUEUE, lease.receipt.id),
+            lambda: store.revive(QUEUE, ["x"]),
+            lambda: store.purge(QUEUE, State.DONE),
+            lambda: store.queues(),
+            lambda: store.settings(QUEUE),
+            lambda: store.configure(QUEUE, {}),
+        ]
+        if isinstance(store, Waitable):
+            calls.append(lambda: store.watch([QUEUE]))
+        for call in calls:
+            with pytest.raises(StoreClosed):
+                call()
+
+    def fill(self, store: Store) -> None:
+        """Put two messages into each state."""
+        store.publish([draft(n) for n in range(8)])
+        publish(store, "later", "later", delay=60)
+        leases = take(store, 6)
+        store.settle([Settlement(lease.receipt, Done()) for lease in leases[:2]])
+        store.settle([Settlement(lease.receipt, Dead(FAILED)) for lease in leases[2:4]])

@@ -1,0 +1,153 @@
+"""Orders a zygote's children about, cuts them short with strace, and judges what they left behind."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from pabal.store import State, Store
+from pabal.testing.history import History, Report, check_history, read_history
+from tests.crash.recorder import AheadClock, Recorder
+from tests.openers import OPENERS
+
+SOAK = os.environ.get("PABAL_SOAK") == "1"
+ROOT = Path(__file__).parent.parent.parent
+
+# The calls that can change what another process or the next boot will see.
+CALLS = (
+    "openat write pwrite64 writev fsync fdatasync sync_file_range rename renameat renameat2 link linkat unlink "
+    "unlinkat symlink symlinkat mkdir mkdirat rmdir flock fcntl ftruncate fallocate utimensat utime"
+).split()
+_CALL = re.compile(r"^\d+ +(\w+)\((.*)")
+_KILLED = -9
+
+
+class Point(NamedTuple):
+    """The n-th call of this name."""
+
+    call: str
+    number: int
+    told: str  # as strace shows it, for the report
+
+    def __str__(self) -> str:
+        return f"{self.call} {self.number}"
+
+
+class Zygote:
+    """A running `tests.crash.zygote` for one store."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.zygote", store],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert self._hear() == "ready", f"the zygote of {store} did not start"
+
+    def close(self) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+    def run(self, operation: str, place: Path, history: Path, *strace: str) -> int:
+        """Let a child do an operation under strace; return how it ended."""
+        place.mkdir(exist_ok=True)
+        self._say(
+            json.dumps({"store": self.store, "operation": operation, "place": str(place), "history": str(history)})
+        )
+        pid = self._hear()
+        tracer = _attach(pid, strace) if strace else None
+        self._say("go")
+        status = int(self._hear())
+        if tracer:
+            tracer.communicate(timeout=10)
+        return status
+
+    def points(self, operation: str, place: Path, history: Path) -> list[Point]:
+        """Do an operation undisturbed and return every call it makes that can be cut."""
+        trace = place.with_suffix(".trace")
+        status = self.run(operation, place, history, "-y", "-o", str(trace), "-e", f"trace={','.join(CALLS)}")
+        assert status == 0, f"{operation} fails by itself: {_wrong(history)}"
+        seen: Counter[str] = Counter()
+        points = []
+        for line in trace.read_text(errors="replace").splitlines():
+            if match := _CALL.match(line):
+                seen[match[1]] += 1
+                points.append(Point(match[1], seen[match[1]], line[:160]))
+        return points
+
+    def inject(self, operation: str, place: Path, history: Path, point: Point, fault: str) -> int:
+        """Let a child do an operation in which one call meets a fault; return how it ended."""
+        rule = f"inject={point.call}:{fault}:when={point.number}"
+        return self.run(operation, place, history, "-o", "/dev/null", "-e", f"trace={point.call}", "-e", rule)
+
+    def kill(self, operation: str, place: Path, history: Path, point: Point) -> bool:
+        """Kill a child at a point; False if it ended before it came there."""
+        status = self.inject(operation, place, history, point, "signal=SIGKILL")
+        assert status in (0, _KILLED), f"{operation} at {point}: {_wrong(history)}"
+        return status == _KILLED
+
+    def _say(self, text: str) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(f"{text}\n".encode())
+
+    def _hear(self) -> str:
+        assert self._process.stdout
+        line = self._process.stdout.readline().decode().strip()
+        assert line, f"the zygote of {self.store} died"
+        return line
+
+
+def _attach(pid: str, arguments: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    tracer = subprocess.Popen(["strace", "-f", "-p", pid, *arguments], stderr=subprocess.PIPE, bufsize=0)
+    assert tracer.stderr
+    said = b""
+    while b"attached" not in said:
+        line = tracer.stderr.readline()
+        assert line, f"strace did not attach: {said!r}"
+        said += line
+    return tracer
+
+
+def _wrong(history: Path) -> str:
+    wrong = history.with_suffix(".wrong")
+    return wrong.read_text() if wrong.exists() else "no error was told"
+
+
+def judge(store: str, place: Path, histories: Path) -> Report:
+    """Open what a crash left, let every lease run out, drain it, and check all that was written down."""
+    clock = AheadClock()
+    opened = OPENERS[store].open(place, clock)
+    try:
+        one_state_each(opened)
+        clock.ahead = 7200.0
+        history = History(histories / "judge.jsonl", clock=clock)
+        recorder = Recorder(opened, history, clock)
+        recorder.drain()
+        one_state_each(opened)
+        history.close()
+    finally:
+        opened.close()
+    return check_history(read_history(histories.glob("*.jsonl")))
+
+
+def one_state_each(store: Store) -> None:
+    """Assert that every message is in one state, that every way of looking agrees, and that none is damaged."""
+    for queue in store.queues():
+        entries = [entry for state in State for entry in store.browse(queue, state, limit=1_000_000)]
+        twice = [id for id, many in Counter(entry.id for entry in entries).items() if many > 1]
+        assert twice == [], f"in two states: {twice}"
+        assert sum(store.counts(queue).values()) == len(entries)
+        for entry in entries:
+            found = store.find(queue, entry.id)
+            assert found and found.state is entry.state, (entry, found)
+            assert entry.state is not State.CORRUPT, f"damaged: {entry}"
+            assert entry.message or entry.state is State.DONE, f"no message: {entry}"

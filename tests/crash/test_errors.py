@@ -1,0 +1,57 @@
+"""An I/O error, a full disk, too many open files at every system call: a named error, nothing acknowledged is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.harness import Point, Zygote, judge
+from tests.crash.operations import OPERATIONS
+from tests.crash.zygote import TOLD, WELL, WRONG
+
+# Calls that need no new space do not run out of it.
+_NO_ROOM_NEEDED = {"unlink", "unlinkat", "rmdir", "utimensat", "utime", "sync_file_range"}
+
+# What promises to survive a power cut must not be answered when a flush has failed.
+DURABLE = {operation for operation in OPERATIONS if operation.startswith("publish")} | {"ack-durable", "ack-then"}
+
+
+def errors(point: Point) -> list[str]:
+    if point.call in ("flock", "fcntl"):
+        # A lock on a local disk does no I/O; it can only be refused, and never be refused to be let go.
+        return ["ENOLCK"] if "LOCK_EX" in point.told or "F_WRLCK" in point.told else []
+    found = ["EIO"]
+    if point.call == "openat":
+        found.append("EMFILE")
+    if point.call not in _NO_ROOM_NEEDED and not (point.call == "openat" and "O_CREAT" not in point.told):
+        found.append("ENOSPC")
+    return found
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, "open"])
+def test_an_error_at_any_call_is_told_and_loses_nothing(zygote: Zygote, operation: str, tmp_path: Path) -> None:
+    points = zygote.points(operation, tmp_path / "whole", tmp_path / "whole.jsonl")
+    # The history's own lines must come through, or there is nothing to judge by.
+    cases = [(point, error) for point in points if ".jsonl" not in point.told for error in errors(point)]
+    faults = []
+    for point, error in cases:
+        folder = tmp_path / f"{point} {error}"
+        folder.mkdir()
+        status = zygote.inject(operation, folder / "place", folder / "child.jsonl", point, f"error={error}")
+        if status == WELL and operation in DURABLE and point.call in ("fsync", "fdatasync"):
+            faults.append(f"{error} at {point.told}\nit was answered as if the flush had worked")
+        if fault := fault_of(zygote.store, folder, status):
+            faults.append(f"{error} at {point.told}\n{fault}")
+    assert not faults, f"{len(faults)} of {len(cases)}:\n" + "\n".join(faults)
+
+
+def fault_of(store: str, folder: Path, status: int) -> str:
+    """Say what is wrong with how a child met an error, and with what it left; nothing if all is well."""
+    if status == WRONG:
+        return (folder / "child.wrong").read_text()
+    if status not in (WELL, TOLD):
+        return f"it ended with {status}"
+    try:
+        harm = judge(store, folder / "place", folder).harm
+    except Exception as exc:
+        return f"{type(exc).__name__} when opened again: {exc}"
+    return f"{harm}" if harm else ""

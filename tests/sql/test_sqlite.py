@@ -1,0 +1,176 @@
+"""What a database does with its callers, its errors and its file."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from pabal.errors import StoreClosed, StoreFailed, StoreRefused, Uncertain
+from pabal.sql import sqlite
+from pabal.sql.sqlite import Conflict, Connection, Database, Transaction, require_version
+
+
+def prepare(connection: Connection) -> None:
+    connection.execute("create table if not exists t (x integer primary key)")
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "x.db", prepare=prepare, committed=lambda rings: None)
+    yield database
+    database.close()
+
+
+def add(number: int) -> Callable[[Transaction], None]:
+    def work(tx: Transaction) -> None:
+        tx.run("insert into t values (?)", (number,))
+
+    return work
+
+
+def rows(db: Database) -> list[int]:
+    return db.read(lambda connection: [row[0] for row in connection.execute("select x from t order by x")])
+
+
+@pytest.mark.parametrize("found", ["3.7.0", "3.40.1", "3.51.2"])
+def test_a_library_that_can_corrupt_a_shared_file_is_refused(found: str) -> None:
+    with pytest.raises(StoreRefused, match=found):
+        require_version(found)
+
+
+def test_this_library_is_good_enough() -> None:
+    require_version(apsw.sqlite_lib_version())
+
+
+def test_the_file_is_in_wal_mode_and_private(db: Database) -> None:
+    assert db.read(lambda connection: connection.execute("pragma journal_mode").get) == "wal"
+    assert db.path.stat().st_mode & 0o077 == 0
+
+
+def test_synchronous_is_what_each_commit_was_promised(db: Database) -> None:
+    levels: list[int] = []
+    look: Callable[[Transaction], None] = lambda tx: levels.append(tx.run("pragma synchronous").get)  # noqa: E731
+    db.write(look, durable=True)
+    db.write(look, durable=False)
+    db.write(look, durable=True)
+    assert levels == [2, 1, 2]
+
+
+def test_a_callers_own_error_comes_back_and_nothing_is_written(db: Database) -> None:
+    def work(tx: Transaction) -> None:
+        tx.run("insert into t values (1)")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        db.write(work, durable=True)
+    assert rows(db) == []
+    db.write(add(2), durable=True)
+    assert rows(db) == [2]
+
+
+def test_a_conflict_fails_one_caller_and_leaves_the_handle_whole(db: Database) -> None:
+    db.write(add(1), durable=True)
+    with pytest.raises(Conflict):
+        db.write(add(1), durable=True)
+    assert rows(db) == [1]
+
+
+def test_a_failure_within_a_shared_commit_fails_one_caller(db: Database) -> None:
+    outcomes: dict[int, Any] = {}
+    held, go_on = threading.Event(), threading.Event()
+
+    def first(tx: Transaction) -> None:
+        held.set()
+        assert go_on.wait(10)
+
+    def call(number: int) -> None:
+        try:
+            outcomes[number] = db.write(add(5 if number in (5, 6) else number), durable=True)
+        except Conflict:
+            outcomes[number] = "conflict"
+
+    threads = [threading.Thread(target=lambda: db.write(first, durable=False))]
+    threads[0].start()
+    assert held.wait(10)
+    threads += [threading.Thread(target=call, args=(number,)) for number in range(1, 9)]
+    for thread in threads[1:]:
+        thread.start()
+    while len(db._group._waiting) < 8:
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert rows(db) == [1, 2, 3, 4, 5, 7, 8]
+    assert sorted(map(str, outcomes.values())).count("conflict") == 1
+
+
+def test_a_closed_database_says_so(db: Database) -> None:
+    db.close()
+    db.close()
+    with pytest.raises(StoreClosed):
+        db.write(add(1), durable=True)
+    with pytest.raises(StoreClosed):
+        rows(db)
+
+
+def test_a_commit_of_unknown_outcome_breaks_the_handle(db: Database) -> None:
+    def work(tx: Transaction) -> None:
+        tx.run("insert into t values (1)")
+        unwritable = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(unwritable, _descriptor_of(f"{db.path}-wal"))  # from here on writing to the WAL fails
+        os.close(unwritable)
+
+    with pytest.raises(Uncertain):
+        db.write(work, durable=True)
+    for call in (lambda: db.write(add(2), durable=True), lambda: rows(db)):
+        with pytest.raises(StoreFailed, match="reopen"):
+            call()
+
+
+def _descriptor_of(path: str) -> int:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == path:
+                return int(name)
+        except FileNotFoundError:
+            continue
+    raise AssertionError(f"{path} is not open")
+
+
+def test_a_file_that_is_no_database_is_refused_clearly(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(b"this is a text about owls\n" * 200)
+    with pytest.raises(StoreFailed, match="is not a SQLite database"):
+        Database(path, prepare=prepare, committed=lambda rings: None)
+
+
+def test_another_program_that_holds_the_lock_gives_a_clear_error(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert db._writer is not None
+    db._writer.set_busy_timeout(20)
+    other = sqlite.connect(db.path)
+    other.execute("begin immediate")
+    with pytest.raises(StoreFailed, match="another program kept"):
+        db.write(add(1), durable=True)
+    other.execute("rollback")
+    other.close()
+    db.write(add(1), durable=True)
+    assert rows(db) == [1]
+
+
+def test_a_forked_child_and_its_parent_go_on_with_connections_of_their_own(db: Database) -> None:
+    db.write(add(1), durable=True)
+    assert rows(db) == [1]
+    pid = os.fork()
+    if pid == 0:
+        try:
+            db.write(add(2), durable=True)
+            os._exit(0 if {1, 2} <= set(rows(db)) else 1)
+        except BaseException:
+            os._exit(2)
+    db.write(add(3), durable=True)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert rows(db) == [1, 2, 3]
