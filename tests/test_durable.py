@@ -52,10 +52,10 @@ def test_system_errors_become_ours_and_stay_as_the_cause(code: int, error: type[
 
 def test_the_ballast_takes_real_room_and_gives_it_back(tmp_path: Path) -> None:
     ballast = Ballast(tmp_path / "ballast", size=1 << 20)
-    assert not ballast.present
+    assert ballast.present is False
     ballast.restore()
     ballast.restore()
-    assert ballast.present
+    assert os.listdir(tmp_path) == ["ballast"]
     assert (tmp_path / "ballast").stat().st_blocks * 512 >= 1 << 20
     assert ballast.release()
     assert not ballast.release()

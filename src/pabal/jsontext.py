@@ -61,7 +61,7 @@ def check(value: object, depth: int = MAX_DEPTH) -> None:
             if type(key) is not str:
                 raise InvalidBody(f"object keys must be text; found {key!r:.80}")
     elif kind is list:
-        _check_items(value, depth)  # type: ignore[arg-type]  # likewise
+        _check_items(value, depth)
     else:
         raise InvalidBody(f"a body is a JSON value or bytes; found {kind.__name__}")
 

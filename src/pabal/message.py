@@ -65,11 +65,11 @@ def check_seconds(what: str, value: float, *, least: float = 0.0) -> float:
     return value
 
 
-def priority_of(value: int | str) -> int:
+def priority_of(value: object) -> int:
     """Return a priority given as a number or by name."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if value in PRIORITIES:
+    if isinstance(value, str) and value in PRIORITIES:
         return PRIORITIES[value]
     raise InvalidInput(f"priority must be a whole number or one of {', '.join(PRIORITIES)}; found {value!r:.40}")
 

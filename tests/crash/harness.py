@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,14 @@ CALLS = (
 ).split()
 _CALL = re.compile(r"^\d+ +(\w+)\((.*)")
 _KILLED = -9
+
+
+MEMORY = Path("/dev/shm")
+
+
+def scratch() -> "tempfile.TemporaryDirectory[str]":
+    """Return a folder that is gone after use. Unlike a power cut, a kill leaves memory as it was: no disk is needed."""
+    return tempfile.TemporaryDirectory(prefix="pabal-", dir=MEMORY if MEMORY.is_dir() else None)
 
 
 class Point(NamedTuple):
@@ -71,28 +80,33 @@ class Zygote:
             tracer.communicate(timeout=10)
         return status
 
-    def points(self, operation: str, place: Path, history: Path) -> list[Point]:
-        """Do an operation undisturbed and return every call it makes that can be cut."""
-        trace = place.with_suffix(".trace")
-        status = self.run(operation, place, history, "-y", "-o", str(trace), "-e", f"trace={','.join(CALLS)}")
-        assert status == 0, f"{operation} fails by itself: {_wrong(history)}"
+    def points(self, operation: str, *before: str) -> list[Point]:
+        """Do an operation undisturbed, after others, and return every call it makes that can be cut."""
+        with scratch() as folder:
+            place, history, trace = Path(folder, "place"), Path(folder, "child.jsonl"), Path(folder, "trace")
+            for each in before:
+                self.run(each, place, history)
+            status = self.run(operation, place, history, "-y", "-o", str(trace), "-e", f"trace={','.join(CALLS)}")
+            assert status == 0, f"{operation} fails by itself: {_wrong(history)}"
+            lines = trace.read_text(errors="replace").splitlines()
         seen: Counter[str] = Counter()
         points = []
-        for line in trace.read_text(errors="replace").splitlines():
+        for line in lines:
             if match := _CALL.match(line):
                 seen[match[1]] += 1
                 points.append(Point(match[1], seen[match[1]], line[:160]))
         return points
 
-    def inject(self, operation: str, place: Path, history: Path, point: Point, fault: str) -> int:
+    def inject(self, operation: str, folder: Path, point: Point, fault: str, *, name: str = "child") -> int:
         """Let a child do an operation in which one call meets a fault; return how it ended."""
         rule = f"inject={point.call}:{fault}:when={point.number}"
+        place, history = folder / "place", folder / f"{name}.jsonl"
         return self.run(operation, place, history, "-o", "/dev/null", "-e", f"trace={point.call}", "-e", rule)
 
-    def kill(self, operation: str, place: Path, history: Path, point: Point) -> bool:
+    def kill(self, operation: str, folder: Path, point: Point, *, name: str = "child") -> bool:
         """Kill a child at a point; False if it ended before it came there."""
-        status = self.inject(operation, place, history, point, "signal=SIGKILL")
-        assert status in (0, _KILLED), f"{operation} at {point}: {_wrong(history)}"
+        status = self.inject(operation, folder, point, "signal=SIGKILL", name=name)
+        assert status in (0, _KILLED), f"{operation} at {point}: {_wrong(folder / f'{name}.jsonl')}"
         return status == _KILLED
 
     def _say(self, text: str) -> None:
@@ -122,21 +136,21 @@ def _wrong(history: Path) -> str:
     return wrong.read_text() if wrong.exists() else "no error was told"
 
 
-def judge(store: str, place: Path, histories: Path) -> Report:
+def judge(store: str, folder: Path, place: Path | None = None) -> Report:
     """Open what a crash left, let every lease run out, drain it, and check all that was written down."""
     clock = AheadClock()
-    opened = OPENERS[store].open(place, clock)
+    opened = OPENERS[store].open(place or folder / "place", clock)
     try:
         one_state_each(opened)
         clock.ahead = 7200.0
-        history = History(histories / "judge.jsonl", clock=clock)
+        history = History(folder / "judge.jsonl", clock=clock)
         recorder = Recorder(opened, history, clock)
         recorder.drain()
         one_state_each(opened)
         history.close()
     finally:
         opened.close()
-    return check_history(read_history(histories.glob("*.jsonl")))
+    return check_history(read_history(folder.glob("*.jsonl")))
 
 
 def one_state_each(store: Store) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.harness import Point, Zygote, judge
+from tests.crash.harness import Point, Zygote, judge, scratch
 from tests.crash.operations import OPERATIONS
 from tests.crash.zygote import TOLD, WELL, WRONG
 
@@ -28,18 +28,18 @@ def errors(point: Point) -> list[str]:
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, "open"])
-def test_an_error_at_any_call_is_told_and_loses_nothing(zygote: Zygote, operation: str, tmp_path: Path) -> None:
-    points = zygote.points(operation, tmp_path / "whole", tmp_path / "whole.jsonl")
+def test_an_error_at_any_call_is_told_and_loses_nothing(zygote: Zygote, operation: str) -> None:
     # The history's own lines must come through, or there is nothing to judge by.
-    cases = [(point, error) for point in points if ".jsonl" not in point.told for error in errors(point)]
+    points = [point for point in zygote.points(operation) if ".jsonl" not in point.told]
+    cases = [(point, error) for point in points for error in errors(point)]
     faults = []
     for point, error in cases:
-        folder = tmp_path / f"{point} {error}"
-        folder.mkdir()
-        status = zygote.inject(operation, folder / "place", folder / "child.jsonl", point, f"error={error}")
-        if status == WELL and operation in DURABLE and point.call in ("fsync", "fdatasync"):
+        with scratch() as folder:
+            status = zygote.inject(operation, Path(folder), point, f"error={error}")
+            fault = fault_of(zygote.store, Path(folder), status)
+        if status == WELL and error == "EIO" and operation in DURABLE and point.call in ("fsync", "fdatasync"):
             faults.append(f"{error} at {point.told}\nit was answered as if the flush had worked")
-        if fault := fault_of(zygote.store, folder, status):
+        if fault:
             faults.append(f"{error} at {point.told}\n{fault}")
     assert not faults, f"{len(faults)} of {len(cases)}:\n" + "\n".join(faults)
 
@@ -51,7 +51,7 @@ def fault_of(store: str, folder: Path, status: int) -> str:
     if status not in (WELL, TOLD):
         return f"it ended with {status}"
     try:
-        harm = judge(store, folder / "place", folder).harm
+        harm = judge(store, folder).harm
     except Exception as exc:
         return f"{type(exc).__name__} when opened again: {exc}"
     return f"{harm}" if harm else ""

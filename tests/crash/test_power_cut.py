@@ -1,11 +1,8 @@
 """A power cut at any moment: nothing acknowledged is lost. Without the directory's fsync the same test finds losses."""
 
-import fcntl
 import os
 import random
 import shutil
-import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,47 +13,15 @@ from pabal.testing.history import History, Report
 from tests.crash.conftest import need
 from tests.crash.crew import Crew
 from tests.crash.harness import SOAK, judge
+from tests.crash.power import SBIN, Disk
 from tests.openers import OPENERS
 
 CUTS = 100 if SOAK else 8
-_SHUTDOWN, _NO_LOG_FLUSH = 0x8004587D, 2
-_PATH = os.defpath + ":/usr/sbin:/sbin"
-
-
-class Disk:
-    """An ext4 of its own, on a file, that can lose power."""
-
-    def __init__(self, folder: Path) -> None:
-        self._image = folder / "disk.img"
-        self.mount_point = folder / "disk"
-        self.mount_point.mkdir()
-        with self._image.open("wb") as image:
-            image.truncate(256 << 20)
-        _run("mkfs.ext4", "-q", "-F", str(self._image))
-        self.mount()
-
-    def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.mount_point))
-
-    def unmount(self) -> None:
-        _run("umount", str(self.mount_point))
-
-    def cut(self) -> None:
-        """Stop at once: what is not on the disk by now never will be."""
-        fd = os.open(self.mount_point, os.O_RDONLY)
-        fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
-        os.close(fd)
-
-
-def _run(command: str, *arguments: str) -> None:
-    path = shutil.which(command, path=_PATH)
-    assert path, f"{command} is not installed"
-    subprocess.run([path, *arguments], check=True)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    need("root and mkfs.ext4 for power cuts", os.geteuid() == 0 and shutil.which("mkfs.ext4", path=_PATH) is not None)
+    need("root and mkfs.ext4 for power cuts", os.geteuid() == 0 and shutil.which("mkfs.ext4", path=SBIN) is not None)
     disk = Disk(tmp_path)
     yield disk
     disk.unmount()
@@ -78,7 +43,7 @@ def cut_and_judge(store: str, disk: Disk, folder: Path, *, seed: int, fault: str
         crew.kill_all()
     disk.unmount()
     disk.mount()
-    return judge(store, place, histories)
+    return judge(store, histories, place)
 
 
 @pytest.mark.root

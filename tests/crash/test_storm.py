@@ -22,10 +22,9 @@ SLEEPS = 50 if SOAK else 3
 @pytest.mark.parametrize("store", OPENERS)
 def test_random_kills_under_load_harm_nothing(store: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
-    place, histories = tmp_path / "place", tmp_path / "histories"
+    place = tmp_path / "place"
     place.mkdir()
-    histories.mkdir()
-    crew = Crew(store, place, histories, seed=seed)
+    crew = Crew(store, place, tmp_path, seed=seed)
     try:
         crew.start(["publish", "publish", "consume", "consume", "consume"])
         crew.wait_until_busy()
@@ -35,7 +34,7 @@ def test_random_kills_under_load_harm_nothing(store: str, tmp_path: Path) -> Non
     finally:
         crew.kill_all()
     assert crew.failures() == [], f"seed {seed}"
-    report = judge(store, place, histories)
+    report = judge(store, tmp_path)
     assert report.harm == {}, f"seed {seed}"
     assert report.published > 5 * KILLS and report.acked > KILLS
 

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,41 @@ def test_a_failure_within_a_shared_commit_fails_one_caller(db: Database) -> None
         thread.join(10)
     assert rows(db) == [1, 2, 3, 4, 5, 7, 8]
     assert sorted(map(str, outcomes.values())).count("conflict") == 1
+
+
+def test_what_a_failed_caller_made_ready_is_not_told(tmp_path: Path) -> None:
+    told: dict[str, int] = {}
+    db = Database(tmp_path / "x.db", prepare=prepare, committed=told.update)
+    held, go_on = threading.Event(), threading.Event()
+
+    def first(tx: Transaction) -> None:
+        held.set()
+        assert go_on.wait(10)
+
+    def good(tx: Transaction) -> None:
+        tx.rings["good"] = 1
+
+    def bad(tx: Transaction) -> None:
+        tx.rings["bad"] = 2
+        raise KeyError
+
+    def call(work: Callable[[Transaction], None]) -> None:
+        with suppress(KeyError):
+            db.write(work, durable=False)
+
+    threads = [threading.Thread(target=call, args=(work,)) for work in (first, good, bad, good)]
+    threads[0].start()
+    assert held.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while len(db._group._waiting) < 3:
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    call(bad)
+    db.close()
+    assert told == {"good": 1}
 
 
 def test_a_closed_database_says_so(db: Database) -> None:

@@ -71,6 +71,9 @@ class FileStore:
 
     def _settle(self, settlements: Sequence[Settlement], durable: bool) -> list[Outcome]:
         root = self._root
+        if len(settlements) == 1 and not settlements[0].verdict.then:  # by far the most common
+            spool = root.spool(settlements[0].receipt.queue)
+            return settling.settle(root, spool, settlements, durable=durable) if spool else [Outcome.LOST]
         parcels = {
             n: publishing.pack(root, each.verdict.then) for n, each in enumerate(settlements) if each.verdict.then
         }

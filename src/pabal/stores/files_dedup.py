@@ -1,4 +1,4 @@
-"""Who was first: one record per dedup key and per given id, a symlink whose text is `<expires ms>~<id>~<tag>`.
+"""Who was first: one record per dedup key and per given id, a symlink with `<expires ms>~<id>~<tag>[~<stem>]` as text.
 
 The record of a key counts until it expires, that of an id as long as its message is there and then until it expires.
 The tag names one act of publishing. Its message lies in `tmp/<tag>~<name>` from before the record is made until after
@@ -21,10 +21,11 @@ _BY_KEY, _BY_ID, _GONE = "k", "i", "g"  # the first letter of a record's name; g
 
 
 class First(NamedTuple):
-    """The message that a record stands for, and the act that published it."""
+    """The message that a record stands for, the act that published it, and a hash of its plain name if it has one."""
 
     id: str
     tag: str
+    stem: str = ""
 
 
 def new_tag() -> str:
@@ -61,15 +62,15 @@ def first_of(records: list[tuple[str, int]], now: int) -> First | None:
     return None
 
 
-def claim(records: list[tuple[str, int]], id: str, tag: str, now: int) -> First | None:
+def claim(records: list[tuple[str, int]], first: First, now: int) -> First | None:
     """Make the records of a message unless another was first, which is returned then. With the lock held.
 
     Records with the same tag are its own: whoever finishes for another makes only what is missing.
     """
     found = [_read(path, now) for path, _ in records]
-    for first in found:
-        if first is not None and first.tag != tag:
-            return first
+    for other in found:
+        if other is not None and other.tag != first.tag:
+            return other
     made: list[str] = []
     try:
         for (path, expires), own in zip(records, found, strict=True):
@@ -77,7 +78,7 @@ def claim(records: list[tuple[str, int]], id: str, tag: str, now: int) -> First 
                 continue
             with suppress(FileNotFoundError):
                 os.unlink(path)
-            os.symlink(f"{expires:x}~{id}~{tag}", path)
+            os.symlink("~".join(filter(None, (f"{expires:x}", *first))), path)
             made.append(path)
     except OSError:
         release(made)
@@ -115,8 +116,8 @@ def _path(spool: Spool, kind: str, key: str) -> str:
 def _read(path: str, now: int) -> First | None:
     folder, kind = os.path.split(path)[0], os.path.basename(path)[0]
     try:
-        expires, id, tag = os.readlink(path).split("~")
+        expires, id, tag, *stem = os.readlink(path).split("~")
         ends = int(expires, 16)
     except (OSError, ValueError):  # none, or one that somebody else made
         return _read(f"{folder}/{_GONE}{os.path.basename(path)[1:]}", now) if kind == _BY_ID else None
-    return First(id, tag) if kind == _BY_ID or ends > now else None
+    return First(id, tag, *stem[:1]) if kind == _BY_ID or ends > now else None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from pabal.store import Receipt, State
-from pabal.stores.files_listing import Order
+from pabal.stores.files_groups import Order
 from pabal.stores.files_reading import learn
 from pabal.stores.files_spool import Held, Root, Spool
 from pabal.stores.layout import Slot, tokened
@@ -15,13 +15,13 @@ from pabal.stores.layout import Slot, tokened
 _SEARCHED = (State.READY, State.DELAYED, State.INFLIGHT, State.DEAD, State.DONE, State.CORRUPT)
 
 
-def order_in(root: Root, spool: Spool, directory: str, name: str, slot: Slot) -> Slot | Order | None:
+def order_in(root: Root, spool: Spool, directory: str, name: str, slot: Slot) -> Order | None:
     """Return the order of a file; plain ones are read if they are not yet known."""
     if root.names.native:
         return slot
     known = spool.listing.known.get(slot.base) if spool.listing is not None else None
     if known is not None:
-        return known._replace(due=slot.due) if slot.due else known
+        return known.at(slot)
     return learn(root, spool, directory, name, slot)
 
 
@@ -69,7 +69,7 @@ def _find_in(root: Root, spool: Spool, state: State, id: str) -> tuple[str, Slot
 def find_lease(root: Root, spool: Spool, receipt: Receipt) -> Held | None:
     """Find the file that a receipt holds, whatever its lease was extended to."""
     found = _find_by_token(root, spool, State.INFLIGHT, receipt)
-    return None if found is None else Held(*found, failed=True)
+    return None if found is None else Held(*found, found[1].attempt)
 
 
 def find_settled(root: Root, spool: Spool, receipt: Receipt, states: tuple[State, ...]) -> bool:

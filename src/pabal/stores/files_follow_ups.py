@@ -16,6 +16,7 @@ from pabal import durable, jsontext
 from pabal.store import Outcome, Settlement, State
 from pabal.stores import files_dedup as dedup
 from pabal.stores.files_calls import rename_new
+from pabal.stores.files_dedup import First
 from pabal.stores.files_publishing import Parcel, discard, publish, stage
 from pabal.stores.files_settling import Move, date, prepare, settled_before, tidy
 from pabal.stores.files_spool import NO_ROOM, Root, Spool
@@ -34,7 +35,7 @@ def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Seque
         folder = _stage(root, settlement, move, parcels)
         with spool:
             try:
-                root.move(f"{spool.inflight}/{move.source}", f"{folder}/{_INPUT}")
+                root.move(f"{spool.inflight}/{move.held.name}", f"{folder}/{_INPUT}")
                 committed = True
             except FileNotFoundError:
                 committed = False
@@ -96,8 +97,7 @@ def _output(parcel: Parcel) -> dict[str, Any]:
     return {
         "file": os.path.basename(parcel.path),
         "queue": parcel.spool.name,
-        "id": parcel.id,
-        "tag": parcel.tag,
+        "first": parcel.as_first,
         "state": parcel.state,
         "records": [[os.path.basename(path), expires] for path, expires in parcel.records],
     }
@@ -132,7 +132,7 @@ def _claim(root: Root, folder: str, output: dict[str, Any]) -> bool:
     if not records:
         return True
     with spool:
-        first = dedup.claim(records, output["id"], output["tag"], root.now())
+        first = dedup.claim(records, First(*output["first"]), root.now())
     if first is not None:
         discard([f"{folder}/{output['file']}"])
     return first is None
@@ -144,7 +144,7 @@ def _move_output(root: Root, folder: str, output: dict[str, Any]) -> None:
     slot = root.names.parse(name)
     with spool:
         if slot is not None and slot.group:
-            name = root.names.revived(slot, slot.due, spool.next_stamp(root.clock.now()))
+            name = root.names.stamped(slot, spool.next_stamp(root.clock.now()))
         try:
             rename_new(f"{folder}/{output['file']}", f"{directory}/{name}")
         except FileExistsError:

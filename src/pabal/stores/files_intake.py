@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 import zlib
-from contextlib import suppress
 from typing import NamedTuple
 
 from pabal import durable, jsontext
@@ -19,6 +18,7 @@ from pabal.message import Message
 from pabal.store import Draft, Failure, State
 from pabal.stores import files_dedup as dedup
 from pabal.stores.files_calls import rename_new
+from pabal.stores.files_dedup import First
 from pabal.stores.files_listing import Listing
 from pabal.stores.files_reading import UNREADABLE, check_regular, id_of_stem, order_of, read_whole, set_aside
 from pabal.stores.files_spool import Root, Spool
@@ -53,8 +53,8 @@ def take_in(root: Root, spool: Spool, listing: Listing) -> bool:
             if isinstance(exc, DecodeError) and _is_young(root, f"{directory}/{name}", seen):
                 continue
             moved |= _refuse(root, spool, directory, name, exc)
-        except FileNotFoundError:
-            pass
+        except (FileNotFoundError, FileExistsError):
+            pass  # somebody was quicker, or there is one of that name
         listing.strangers.pop(name, None)
     if moved:
         spool.sync(spool.waiting)
@@ -94,7 +94,7 @@ def _place(root: Root, spool: Spool, listing: Listing, found: Found) -> bool:
 def _give_name(root: Root, spool: Spool, found: Found) -> None:
     message, now, tag = found.message, root.now(), dedup.new_tag()
     records = dedup.records_of(spool, Draft(spool.name, message), root.clock.now())
-    id, first = message.id, dedup.claim(records, message.id, tag, now)
+    id, first = message.id, dedup.claim(records, First(message.id, tag), now)
     if first is not None:
         id = root.ids()
         by_key = dedup.keys_of(records)
@@ -102,7 +102,7 @@ def _give_name(root: Root, spool: Spool, found: Found) -> None:
             _drop(root, spool, found, _native(root, found, id, 0), first)
             return
         # Only the name of its file was taken, by an earlier message that had no id either.
-        dedup.claim(by_key, id, tag, now)
+        dedup.claim(by_key, First(id, tag), now)
     stamp = spool.next_stamp(root.clock.now()) if message.group else 0
     slot = _native(root, found, id, stamp)
     root.move(found.path, f"{spool.dirs[State.READY]}/{slot.base}{slot.extension}")
@@ -121,23 +121,22 @@ def _give_order(root: Root, spool: Spool, listing: Listing, found: Found) -> Non
     if slot is None:
         extension = root.names.extension if found.name.endswith(root.names.extension) else ""
         better = f"{plain_stem(found.name.removesuffix(extension))}{extension}"
-        with suppress(FileExistsError):
-            rename_new(found.path, f"{found.directory}/{better}")
-            listing.strangers[better] = root.clock.boot()
-        return
+        rename_new(found.path, f"{found.directory}/{better}")
+        found, slot = found._replace(name=better), root.names.parse(better)
+        assert slot is not None
     listing.known[slot.base] = order_of(root, found.message)
     if slot.attempt == 0:
-        tag = digest(slot.base, 10)
+        own = First(found.message.id, dedup.new_tag(), digest(slot.base, 10))
         records = dedup.records_of(spool, Draft(spool.name, found.message), root.clock.now())
-        first = dedup.claim(records, found.message.id, tag, root.now())
-        if first is not None and first.tag != tag:
+        first = dedup.claim(records, own, root.now())
+        if first is not None and first.stem != own.stem:
             _drop(root, spool, found, slot, first)
             return
     listing.arrive(found.name, found.directory)
 
 
-def _drop(root: Root, spool: Spool, found: Found, slot: Slot, first: dedup.First) -> None:
-    target = f"{spool.dirs[State.DONE]}/{root.names.settled(slot, root.now(), first.tag or 'first')}"
+def _drop(root: Root, spool: Spool, found: Found, slot: Slot, first: First) -> None:
+    target = f"{spool.dirs[State.DONE]}/{slot.base}~a0~s{root.now():x}.{first.tag or 'first'}{slot.extension}"
     failure = Failure("DUPLICATE", f"{first.id} was first", root.clock.now())
     root.write_spare(f"{target}.why", jsontext.pretty(failure), synced=False)
     root.move(found.path, target)

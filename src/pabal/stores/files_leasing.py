@@ -9,12 +9,13 @@ from functools import partial
 
 from pabal.ids import new_token
 from pabal.store import Lease, Outcome, Receipt, State
+from pabal.stores.files_feed import Feed
 from pabal.stores.files_finding import find_lease, order_in, slots_in
 from pabal.stores.files_intake import PATIENCE, take_in
-from pabal.stores.files_listing import Feed, Listing
+from pabal.stores.files_listing import Listing
 from pabal.stores.files_reading import UNREADABLE, learn, read_failure, read_message, set_aside, why_path
 from pabal.stores.files_restating import restate
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files_spool import Held, Root, Spool
 from pabal.stores.layout import Slot, booted, ceiled, digest, tokened
 
 JUDGING_SECONDS = 30.0  # how long who takes over a message may hold it
@@ -89,7 +90,7 @@ def _take(
             continue
         if slot.group or not root.names.native:
             listing.leased(name, leased)
-        taken.append(Held(leased, slot, failed=slot.token != ""))
+        taken.append(Held(leased, slot, slot.attempt + 1, slot.token != ""))
     return taken
 
 
@@ -108,7 +109,7 @@ def _begin(root: Root, spool: Spool, name: str, leased: str) -> bool:
     return False
 
 
-def _read_all(root: Root, spool: Spool, taken: list[Held], token: str, again: int = 0) -> list[Lease]:
+def _read_all(root: Root, spool: Spool, taken: list[Held], token: str) -> list[Lease]:
     """Read what was taken. What cannot be read is set aside; what somebody took over by now is left out."""
     leases = []
     for held in taken:
@@ -130,16 +131,15 @@ def _read_all(root: Root, spool: Spool, taken: list[Held], token: str, again: in
         id = held.slot.id if root.names.native else message.id
         spool.hold(id, token, held)
         failure = read_failure(why_path(spool, id)) if held.failed else None
-        attempt = held.slot.attempt + (0 if again else 1)
-        leases.append(Lease(Receipt(spool.name, id, token), message, attempt, due / 1000, failure))
+        leases.append(Lease(Receipt(spool.name, id, token), message, held.attempt, due / 1000, failure))
     return leases
 
 
 def _held_by(root: Root, spool: Spool, token: str) -> list[Lease]:
     mark = tokened(token)
     rows = slots_in(root, spool, State.INFLIGHT)
-    held = sorted(Held(name, slot, failed=True) for name, slot in rows if slot.token == mark)
-    leases = _read_all(root, spool, held, token, again=1)
+    held = sorted(Held(name, slot, slot.attempt) for name, slot in rows if slot.token == mark)
+    leases = _read_all(root, spool, held, token)
     return leases if root.names.native else sorted(leases, key=lambda lease: lease.receipt.id)
 
 
@@ -154,15 +154,14 @@ def _extend_one(root: Root, receipt: Receipt, seconds: float) -> Outcome:
         return Outcome.LOST
     term = _term(root, receipt.token, seconds)
     with spool:
-        found = spool.held.pop((receipt.id, receipt.token), None)
-        if found is None or not os.path.lexists(f"{spool.inflight}/{found[0]}"):
-            found = find_lease(root, spool, receipt)
-        if found is None:
+        held = spool.held.pop((receipt.id, receipt.token), None)
+        if held is None or not os.path.lexists(f"{spool.inflight}/{held.name}"):
+            held = find_lease(root, spool, receipt)
+        if held is None:
             return Outcome.LOST
-        name, slot = found
-        longer = root.names.leased(slot, slot.attempt, term)
-        root.move(f"{spool.inflight}/{name}", f"{spool.inflight}/{longer}")
-        spool.hold(receipt.id, receipt.token, longer, slot)
+        longer = root.names.leased(held.slot, held.attempt, term)
+        root.move(f"{spool.inflight}/{held.name}", f"{spool.inflight}/{longer}")
+        spool.hold(receipt.id, receipt.token, held._replace(name=longer))
     return Outcome.APPLIED
 
 
@@ -184,9 +183,9 @@ def _lapsed(root: Root, slot: Slot) -> bool:
     return slot.boot != booted(root.clock.boot_id) or slot.deadline <= root.boot()
 
 
-def _take_lapsed(root: Root, spool: Spool, limit: int, token: str) -> list[tuple[str, Slot]]:
-    taken: list[tuple[str, Slot]] = []
-    term, mark = _term(root, token, JUDGING_SECONDS), tokened(token)
+def _take_lapsed(root: Root, spool: Spool, limit: int, token: str) -> list[Held]:
+    taken: list[Held] = []
+    term = _term(root, token, JUDGING_SECONDS)
     for name, slot in slots_in(root, spool, State.INFLIGHT):
         if len(taken) >= limit:
             break
@@ -194,18 +193,18 @@ def _take_lapsed(root: Root, spool: Spool, limit: int, token: str) -> list[tuple
             over = root.names.leased(slot, slot.attempt, term)
             with suppress(FileNotFoundError):
                 root.move(f"{spool.inflight}/{name}", f"{spool.inflight}/{over}")
-                taken.append((over, slot._replace(token=mark, failed=True)))
+                taken.append(Held(over, slot, slot.attempt))
     return taken
 
 
-def _take_outlived(root: Root, spool: Spool, listing: Listing, limit: int, token: str) -> list[tuple[str, Slot]]:
-    taken: list[tuple[str, Slot]] = []
-    now, term, mark = root.now(), _term(root, token, JUDGING_SECONDS), tokened(token)
+def _take_outlived(root: Root, spool: Spool, listing: Listing, limit: int, token: str) -> list[Held]:
+    taken: list[Held] = []
+    now, term = root.now(), _term(root, token, JUDGING_SECONDS)
     while len(taken) < limit and (name := listing.pop_expired(now)) is not None:
         slot = root.names.parse(name)
         if slot is not None and _begin(root, spool, name, over := root.names.leased(slot, slot.attempt, term)):
             listing.leased(name, over)
-            taken.append((over, slot._replace(token=mark, failed=True)))
+            taken.append(Held(over, slot, slot.attempt))
     return taken
 
 

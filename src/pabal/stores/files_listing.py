@@ -8,18 +8,19 @@ only while none before it is in flight: a queue with groups, or with a limit, is
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, TypeAlias
 
+from pabal import jsontext
 from pabal.store import State
+from pabal.stores.files_feed import Feed
+from pabal.stores.files_groups import DocumentOrder, Groups, Order
 from pabal.stores.layout import Slot
-from pabal.watch import ARRIVALS, DELETE, IGNORED, MOVED_FROM, MOVED_TO, OVERFLOW, Inotify
+from pabal.watch import ARRIVALS, DELETE, MOVED_FROM, MOVED_TO
 
 if TYPE_CHECKING:
     from pabal.stores.files_spool import Root, Spool
@@ -27,81 +28,8 @@ if TYPE_CHECKING:
 _PROMOTE_SLICE = 1000
 _SETTLED_NS = 2_000_000_000  # a directory's time of change is trusted once it is this old
 
-
-class Order(NamedTuple):
-    """What decides when a waiting message comes, and to whom. Native names say it themselves: a Slot serves as well."""
-
-    id: str
-    priority: int = 0
-    due: int = 0
-    group: str = ""
-    stamp: int = 0
-    target: str = ""
-    expires: int = 0
-
-
 # Reads the document of a plain name (directory, name, slot) and remembers its order.
-Learn: TypeAlias = Callable[[str, str, Slot], Order | None]
-
-
-@dataclass(slots=True)
-class Group:
-    """The members that wait (stamp, entry, whether it lies with the delayed), and those held (name to stamp)."""
-
-    members: list[tuple[int, str, bool]] = field(default_factory=list)
-    held: dict[str, int] = field(default_factory=dict)
-    offered: str = ""
-
-
-class Feed:
-    """One inotify instance for all queues of a store; what it says is handed to each queue's listing."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # nobody may see the instance read and its events not yet handed out
-        self._listings: dict[int, tuple[Listing, str]] = {}
-        self._inotify: Inotify | None
-        try:
-            self._inotify = Inotify()
-        except OSError:
-            self._inotify = None
-
-    @property
-    def working(self) -> bool:
-        return self._inotify is not None
-
-    def watch(self, path: str, mask: int, listing: Listing) -> None:
-        """Have what happens in a directory told to a listing."""
-        if self._inotify is None:
-            return
-        with self._lock:
-            try:
-                self._listings[self._inotify.add(path, mask)] = listing, path
-            except OSError:  # no watches left: from here on all is listed again when it changed
-                self._inotify.close()
-                self._inotify = None
-
-    def drain(self) -> None:
-        """Hand out what has happened so far."""
-        if self._inotify is None:
-            return
-        with self._lock:
-            for event in self._inotify.events():
-                if event.mask & OVERFLOW:
-                    for listing, _ in self._listings.values():
-                        listing.stale = True
-                    continue
-                found = self._listings.get(event.watch)
-                if found is None:
-                    continue
-                if event.mask & IGNORED:
-                    found[0].stale = True
-                else:
-                    found[0].pending.append((found[1], event.mask, event.name))
-
-    def close(self) -> None:
-        if self._inotify is not None:
-            with suppress(OSError):
-                self._inotify.close()
+Learn: TypeAlias = Callable[[str, str, Slot], DocumentOrder | None]
 
 
 class Listing:
@@ -113,14 +41,14 @@ class Listing:
         self.stale = True
         self.pending: deque[tuple[str, int, str]] = deque()  # directory, what happened, name
         self.strangers: dict[str, float] = {}  # names to be taken in, and when each was first seen (boot clock)
-        self.known: dict[str, Order] = {}  # plain names only: what their documents say, by stem
+        self.known: dict[str, DocumentOrder] = {}  # plain names only: what their documents say, by stem
         self.census: set[str] | None = None  # every waiting name, kept only where the queue has a limit
         self._anyones: list[str] = []  # ready for whoever comes
         self._ready: dict[str, list[str]] = {"": self._anyones}  # by target
         self._delayed: list[str] = []
         self._expiring: list[str] = []
-        self._groups: dict[str, Group] = {}
-        self._settling: dict[str, tuple[str, str]] = {}  # folder -> group, name
+        self._groups = Groups()
+        self._settling: dict[str, str] = {}  # folder -> the name that something in it was held under
         self._grouped = False
         self._moves = 0
         # Where ready and delayed share a directory, only the due time tells them apart.
@@ -151,20 +79,20 @@ class Listing:
         assert self.census is not None
         return len(self.census)
 
-    def order(self, name: str) -> Slot | Order | None:
+    def order(self, name: str) -> Order | None:
         """Return what orders a waiting file; None if it must be read first."""
         slot = self._parse(name)
         if slot is None or self._native:
             return slot
         known = self.known.get(slot.base)
-        return known._replace(due=slot.due) if known and slot.due else known
+        return known.at(slot) if known is not None else None
 
     def pop(self, target: str) -> tuple[str, Slot] | None:
         """Take the name that comes next for this consumer; the caller moves the file."""
         while (entry := self._pop_entry(target)) is not None:
             name = self._name(entry)
             order = self.order(name)
-            if order is None or (order.group and not self._leads(order, entry)):
+            if order is None or (order.group and not self._groups.leads(order.group, entry)):
                 continue
             slot = order if isinstance(order, Slot) else self._parse(name)
             if slot is not None:
@@ -174,16 +102,9 @@ class Listing:
     def gone(self, name: str) -> None:
         """Note that a waiting file is no more: its group goes on without it."""
         order = self.order(name)
-        group = self._groups.get(order.group) if order is not None else None
-        if order is None or group is None:
-            return
-        entry = self._entry(name, order)
-        if group.members and group.members[0][1] == entry:
-            heappop(group.members)
-        else:
-            group.members = [member for member in group.members if member[1] != entry]
-            heapify(group.members)
-        self._offer_head(order.group)
+        if order is not None and order.group:
+            self._groups.leave(order.group, self._entry(name, order))
+            self._offer_head(order.group)
 
     def pop_expired(self, now: int) -> str | None:
         """Take the name of a waiting message whose time to live is over."""
@@ -204,7 +125,7 @@ class Listing:
         order, delayed = self.order(name), directory != self._only_ready
         if order is None:
             if self._root.layout.admits(name):
-                self.strangers[name] = self._root.clock.boot()
+                self.strangers.setdefault(name, self._root.clock.boot())
             return
         entry = self._entry(name, order)
         if order.expires:
@@ -213,8 +134,7 @@ class Listing:
             if not self._grouped:
                 self._grouped = self.stale = True  # to be listed again, watched in both directions
                 return
-            member = order.stamp, entry, delayed
-            heappush(self._groups.setdefault(order.group, Group()).members, member)
+            self._groups.join(order, entry, delayed=delayed)
         if delayed and order.due > self._root.now():
             heappush(self._delayed, f"{order.due:013}{entry}")
             return
@@ -231,7 +151,7 @@ class Listing:
 
     # Entries: the name itself where it sorts in lease order, else the order before the name
 
-    def _entry(self, name: str, order: Slot | Order) -> str:
+    def _entry(self, name: str, order: Order) -> str:
         if self._native:
             return name.replace("~", "\1")  # below every character of an id, so that "a" comes before "a-b"
         return f"{100 - order.priority:03}-{order.due:013}-{order.id}\1\2{name}"
@@ -246,13 +166,13 @@ class Listing:
             return heappop(own)
         return heappop(anyones) if anyones else None
 
-    def _offer(self, entry: str, order: Slot | Order) -> None:
+    def _offer(self, entry: str, order: Order) -> None:
         if order.group:
             self._offer_head(order.group)
         else:
             self._push(entry, order)
 
-    def _push(self, entry: str, order: Slot | Order) -> None:
+    def _push(self, entry: str, order: Order) -> None:
         heap = self._ready.get(order.target)
         if heap is None:
             heap = self._ready[order.target] = []
@@ -287,73 +207,61 @@ class Listing:
 
     # Groups
 
-    def _leads(self, order: Slot | Order, entry: str) -> bool:
-        group = self._groups.get(order.group)
-        if group is None:
-            return False
-        if group.offered == entry:
-            group.offered = ""
-        return bool(group.members) and group.members[0][1] == entry and not self._blocked(group, order.stamp)
-
-    @staticmethod
-    def _blocked(group: Group, stamp: int) -> bool:
-        return any(held < stamp for held in group.held.values())
-
     def _offer_head(self, key: str) -> None:
-        group = self._groups.get(key)
-        if group is None:
-            return
-        if not group.members:
-            if not group.held:
-                del self._groups[key]
-            return
-        stamp, entry, delayed = group.members[0]
-        if self._blocked(group, stamp) or group.offered == entry:
-            return
-        order = self.order(self._name(entry))
-        if order is None or (delayed and order.due > self._root.now()):
-            return  # offered when it is due
-        group.offered = entry
-        self._push(entry, order)
+        head = self._groups.to_offer(key)
+        order = self.order(self._name(head.entry)) if head is not None else None
+        if head is None or order is None or (head.delayed and order.due > self._root.now()):
+            return  # offered when it leads and is due
+        self._groups.offered(key, head.entry)
+        self._push(head.entry, order)
 
     def _leased(self, name: str) -> None:
-        order = self._order_in_flight(name)
-        if order is not None and order.group:
-            self._groups.setdefault(order.group, Group()).held[name] = order.stamp
-
-    def _released(self, name: str) -> None:
-        slot, order = self._parse(name), self._order_in_flight(name)
-        if slot is None or order is None or not order.group:
-            return
-        prefix = f"{order.id}~{slot.token}~"
-        folder = next((each for each in os.listdir(self._root.settling) if each.startswith(prefix)), None)
-        if folder is not None:
-            # Settled with follow-ups, and perhaps to come back: it counts as held until that is finished.
-            self._settling[f"{self._root.settling}/{folder}"] = order.group, name
-        else:
-            self._free(order.group, name)
-
-    def _order_in_flight(self, name: str) -> Slot | Order | None:
         order = self.order(name)
         if order is None and not self._native and (slot := self._parse(name)) is not None:
             order = self._learn(self._spool.inflight, name, slot)
-        return order
+        if order is not None and order.group:
+            self._groups.hold(order, name)
 
-    def _free(self, key: str, name: str) -> None:
-        group = self._groups.get(key)
-        if group is not None:
-            group.held.pop(name, None)
-            self._offer_head(key)
+    def _released(self, name: str) -> None:
+        holder, slot = self._groups.holder(name), self._parse(name)
+        if holder is None or slot is None:
+            return
+        prefix = f"{holder[1]}~{slot.token}~"
+        folder = next((each for each in os.listdir(self._root.settling) if each.startswith(prefix)), None)
+        if folder is not None:
+            # Settled with follow-ups, and perhaps to come back: it counts as held until that is finished.
+            self._settling[f"{self._root.settling}/{folder}"] = name
+        else:
+            self._offer_head(self._groups.release(name))
 
     def _recheck_settling(self) -> None:
-        for folder, (key, name) in list(self._settling.items()):
+        for folder, name in list(self._settling.items()):
             if not os.path.lexists(folder):
                 del self._settling[folder]
-                self._free(key, name)
+                self._offer_head(self._groups.release(name))
+
+    def _list_settling(self) -> None:
+        """Count as held what is on its way back into this queue together with its follow-ups."""
+        for each in os.listdir(self._root.settling):
+            folder = f"{self._root.settling}/{each}"
+            try:
+                with open(f"{folder}/plan.json", "rb") as file:
+                    plan = jsontext.decode(file.read())
+            except (OSError, ValueError):
+                continue
+            slot = self._parse(plan["name"])
+            if plan["queue"] != self._spool.name or slot is None or not os.path.lexists(f"{folder}/input"):
+                continue
+            order = slot if self._native else self._learn(folder, "input", slot)
+            if order is not None and order.group:
+                self._groups.hold(order, plan["name"])
+                self._settling[folder] = plan["name"]
 
     # Keeping up
 
     def _happened(self, directory: str, mask: int, name: str) -> None:
+        if not mask & ARRIVALS and os.path.lexists(f"{directory}/{name}"):
+            return  # it changed places with an edited copy of itself
         if directory == self._spool.inflight:
             (self._leased if mask & MOVED_TO else self._released)(name)
         elif mask & ARRIVALS:
@@ -377,12 +285,15 @@ class Listing:
         self._seen = self._times()
         self._anyones = []
         self._ready = {"": self._anyones}
-        for known in (self._delayed, self._expiring, self._groups, self._settling, self.strangers):
+        for known in (self._delayed, self._expiring, self._groups, self._settling):
             known.clear()
         if self._grouped:
             for name in os.listdir(self._spool.inflight):
                 self._leased(name)
+            self._list_settling()
         names = sorted((name, path) for path in self._spool.waiting for name in self._list(path))
+        there = {name for name, _ in names}
+        self.strangers = {name: seen for name, seen in self.strangers.items() if name in there}
         if self.census is not None:
             self.census = {name for name, _ in names if self._root.layout.admits(name)}
         for name, path in names:

@@ -32,7 +32,21 @@ _GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}
 class Parcel:
     """One draft on its way to its directory."""
 
-    __slots__ = ("crc", "data", "draft", "due", "first", "id", "now", "path", "records", "spool", "state", "tag")
+    __slots__ = (
+        "crc",
+        "data",
+        "draft",
+        "due",
+        "first",
+        "id",
+        "now",
+        "path",
+        "records",
+        "spool",
+        "state",
+        "stem",
+        "tag",
+    )
 
     def __init__(self, root: Root, draft: Draft, data: bytes, now: float) -> None:
         self.draft, self.data, self.id = draft, data, draft.message.id
@@ -44,10 +58,13 @@ class Parcel:
         self.crc = zlib.crc32(self.data)
         self.records = dedup.records_of(self.spool, draft, now)
         self.first: First | None = None
-        mark = dedup.new_tag()
-        # A plain name is the same for every publisher of a message, so it says who was first.
-        self.tag = mark if root.names.native else digest(self._stem(root), 10)
-        self.path = f"{self.spool.tmp}/{mark}~{self.name(root, 0)}"
+        self.stem = "" if root.names.native else plain_stem(root.layout.stem(draft.message))
+        self.tag = dedup.new_tag()
+        self.path = f"{self.spool.tmp}/{self.tag}~{self.name(root, 0)}"
+
+    @property
+    def as_first(self) -> First:
+        return First(self.id, self.tag, digest(self.stem, 10) if self.stem else "")
 
     def name(self, root: Root, stamp: int) -> str:
         extension = root.names.extension
@@ -55,10 +72,7 @@ class Parcel:
             base = native_base(self.draft.message, self.id, self.due, stamp=stamp, crc=self.crc, own=True)
             return f"{base}{extension}"
         delay = f"~a0~d{self.due:x}" if self.draft.delay > 0 else ""
-        return f"{self._stem(root)}{delay}{extension}"
-
-    def _stem(self, root: Root) -> str:
-        return plain_stem(root.layout.stem(self.draft.message))
+        return f"{self.stem}{delay}{extension}"
 
 
 def publish(root: Root, drafts: Sequence[Draft]) -> list[Published]:
@@ -102,7 +116,7 @@ def _look_for_first(root: Root, parcels: list[Parcel]) -> None:
         parcel.first = next((batch[path] for path in paths if path in batch), None)
         parcel.first = parcel.first or dedup.first_of(parcel.records, now) or _made_here(root, parcel)
         if parcel.first is None:
-            batch.update(dict.fromkeys(paths, First(parcel.id, parcel.tag)))
+            batch.update(dict.fromkeys(paths, parcel.as_first))
 
 
 def _made_here(root: Root, parcel: Parcel) -> First | None:
@@ -172,7 +186,7 @@ def _claim(root: Root, parcels: list[Parcel]) -> None:
             with spool:
                 for parcel in keyed:
                     if parcel.spool is spool:
-                        parcel.first = dedup.claim(parcel.records, parcel.id, parcel.tag, now)
+                        parcel.first = dedup.claim(parcel.records, parcel.as_first, now)
                         claimed.append(parcel)
     except OSError:
         for parcel in claimed:
@@ -219,7 +233,7 @@ def _move_one(root: Root, parcel: Parcel, stamp: int) -> None:
         else:
             rename_new(parcel.path, target)
     except FileExistsError:
-        parcel.first = First(parcel.id, parcel.tag)  # a plain name says which message it is
+        parcel.first = parcel.as_first  # a plain name says which message it is
         discard([parcel.path])
     except FileNotFoundError:
         if not parcel.records or not os.path.isdir(os.path.dirname(target)):
@@ -232,11 +246,11 @@ def rescue(root: Root, spool: Spool, tags: set[str]) -> None:
     for name in os.listdir(spool.tmp):
         mark, _, final = name.partition("~")
         slot = root.names.parse(final)
-        if slot is None or (mark if root.names.native else digest(slot.base, 10)) not in tags:
+        if slot is None or mark not in tags:
             continue
         with spool:
             state = State.DELAYED if slot.due > root.now() else State.READY
             if slot.group:
-                final = root.names.revived(slot, slot.due, spool.next_stamp(root.clock.now()))
+                final = root.names.stamped(slot, spool.next_stamp(root.clock.now()))
             with suppress(FileNotFoundError, FileExistsError):
                 rename_new(f"{spool.tmp}/{name}", f"{spool.dirs[state]}/{final}")

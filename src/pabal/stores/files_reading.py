@@ -15,7 +15,7 @@ from pabal.message import Message
 from pabal.names import check_id
 from pabal.policy import LARGEST_MAX_BYTES
 from pabal.store import Failure, FailureCode, State
-from pabal.stores.files_listing import Order
+from pabal.stores.files_groups import DocumentOrder
 from pabal.stores.files_spool import Root, Spool
 from pabal.stores.layout import Slot, ceiled, digest, floored, plain_stem
 
@@ -85,10 +85,10 @@ def id_of_stem(stem: str) -> str:
         return f"file-{digest(stem, 20)}"
 
 
-def order_of(root: Root, message: Message) -> Order:
+def order_of(root: Root, message: Message) -> DocumentOrder:
     """Return what a document says about the order of a plain name."""
     created = floored(message.created_at)
-    return Order(
+    return DocumentOrder(
         id=message.id,
         priority=message.priority,
         due=min(created, root.now()),
@@ -99,7 +99,7 @@ def order_of(root: Root, message: Message) -> Order:
     )
 
 
-def learn(root: Root, spool: Spool, directory: str, name: str, slot: Slot) -> Order | None:
+def learn(root: Root, spool: Spool, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
     """Read the document of a plain name for its order, and remember that."""
     try:
         message = read_message(root, f"{directory}/{name}", slot)
@@ -108,7 +108,7 @@ def learn(root: Root, spool: Spool, directory: str, name: str, slot: Slot) -> Or
     order = order_of(root, message)
     if spool.listing is not None:
         spool.listing.known[slot.base] = order
-    return order._replace(due=slot.due) if slot.due else order
+    return order.at(slot)
 
 
 def set_aside(root: Root, spool: Spool, directory: str, name: str, exc: PabalError) -> None:

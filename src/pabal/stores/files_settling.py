@@ -12,8 +12,8 @@ from pabal.stores.files_dedup import new_tag
 from pabal.stores.files_finding import find_lease, find_settled, locate
 from pabal.stores.files_reading import why_path
 from pabal.stores.files_restating import restate
-from pabal.stores.files_spool import Root, Spool
-from pabal.stores.layout import Slot, ceiled
+from pabal.stores.files_spool import Held, Root, Spool
+from pabal.stores.layout import ceiled
 
 _WHERE: dict[type[Verdict], tuple[State, ...]] = {
     Done: (State.DONE,),
@@ -25,18 +25,17 @@ _WHERE: dict[type[Verdict], tuple[State, ...]] = {
 class Move:
     """Where a verdict takes the file that a receipt holds, and the reason that goes before it."""
 
-    __slots__ = ("draft", "id", "name", "slot", "source", "state")
+    __slots__ = ("draft", "held", "id", "name", "state")
 
-    def __init__(self, root: Root, id: str, held: tuple[str, Slot], verdict: Verdict) -> None:
-        self.id, (self.source, self.slot) = id, held
+    def __init__(self, root: Root, id: str, held: Held, verdict: Verdict) -> None:
+        self.id, self.held, self.draft = id, held, ""
         if type(verdict) is Retry:
             due = ceiled(root.clock.now() + verdict.delay) if verdict.delay > 0 else root.now()
-            self.name = root.names.waiting(self.slot, due)
+            self.name = root.names.waiting(held.name, due)
             self.state = State.DELAYED if verdict.delay > 0 else State.READY
         else:
-            self.name = root.names.settled(self.slot, root.now(), self.slot.token)
+            self.name = root.names.settled(held.name, root.now())
             self.state = State.DONE if type(verdict) is Done else State.DEAD
-        self.draft = ""
 
     def why(self, spool: Spool) -> str:
         """Say where its reason stands: beside what is settled, apart from what still moves."""
@@ -79,7 +78,7 @@ def prepare(root: Root, spool: Spool, settlement: Settlement, *, synced: bool) -
         move.draft = f"{spool.tmp}/{new_tag()}~why"
         root.write_spare(move.draft, jsontext.pretty(verdict.failure), synced=synced)
     if root.layout.mirror:
-        restate(root, spool, spool.inflight, move.source, move.state, _words(verdict.failure))
+        restate(root, spool, spool.inflight, move.held.name, move.state, _words(verdict.failure))
     return move
 
 
@@ -88,7 +87,7 @@ def _words(failure: Failure | None) -> str:
 
 
 def _apply(root: Root, spool: Spool, move: Move) -> bool:
-    source = f"{spool.inflight}/{move.source}"
+    source = f"{spool.inflight}/{move.held.name}"
     try:
         if move.draft and os.path.lexists(source):  # nobody else moves it while we hold the lock
             root.move(move.draft, move.why(spool))
@@ -115,11 +114,11 @@ def tidy(root: Root, spool: Spool, settlement: Settlement, move: Move, *, applie
             remove(move.draft)
         return
     waits = move.state in (State.READY, State.DELAYED)
-    if verdict.failure is None if waits else move.slot.failed:
+    if verdict.failure is None if waits else move.held.failed:
         remove(why_path(spool, receipt.id))
     if not root.names.native and spool.listing is not None and move.state is State.DONE:
-        spool.listing.known.pop(move.slot.base, None)
-    if move.slot.group or not root.names.native:
+        spool.listing.known.pop(move.held.slot.base, None)
+    if move.held.slot.group or not root.names.native:
         spool.ring()  # the next of its group can be leased
 
 

@@ -25,7 +25,8 @@ from pabal.stores.layout import Layout, Names, Slot, floored
 from pabal.stores.place import require_local
 
 if TYPE_CHECKING:
-    from pabal.stores.files_listing import Feed, Listing
+    from pabal.stores.files_feed import Feed
+    from pabal.stores.files_listing import Listing
     from pabal.stores.files_tending import Purging
 
 FORMAT = 1
@@ -36,11 +37,12 @@ _STAMP = 16  # bytes of the last stamp in the lock file
 
 
 class Held(NamedTuple):
-    """A file that is leased: its name, that name taken apart, and whether an earlier attempt may have left a reason."""
+    """A file that is leased; `slot` may be of the name before. `failed`: an earlier attempt may have left a reason."""
 
     name: str
     slot: Slot
-    failed: bool
+    attempt: int
+    failed: bool = True
 
 
 class Spool:

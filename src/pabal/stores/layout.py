@@ -29,6 +29,7 @@ from pabal.names import check_name
 from pabal.store import State
 
 LAST_DUE = 10**13 - 1
+REVIVED = "revived"  # in the place of a token: what its document says of expiry no longer counts
 _TOKEN, _BOOT, _HASH, _HEX = r"[0-9A-Za-z_-]{1,16}", r"[0-9A-Za-z_-]{1,8}", r"[0-9a-z]{8}", r"[0-9a-f]{1,13}"
 _MOVING = (
     rf"(?:~a(\d{{1,7}})(?:~d({_HEX}))?"
@@ -146,13 +147,21 @@ class Names:
         return leased[:start], token, self.extension if leased.endswith(self.extension) else ""
 
     def revived(self, slot: Slot, due: int, stamp: int) -> str:
-        """Name a dead message that is ready again, at the end of its group."""
+        """Name a dead message that is ready again, at the end of its group and with no end to its life."""
         if not self.native:
-            return f"{slot.base}~a0~d{due:x}{slot.extension}"
-        group = f"~g{slot.group}.{stamp:x}" if slot.group else ""
-        rest = slot.base[18 + len(slot.id) :]
-        rest = rest[rest.index("~", 1) :] if slot.group else rest
-        return f"{slot.base[:4]}{min(due, LAST_DUE):013}-{slot.id}{group}{rest}{slot.extension}"
+            return f"{slot.base}~a0~d{due:x}~k{REVIVED}{slot.extension}"
+        return f"{self._restamped(slot._replace(expires=0), due, stamp)}{slot.extension}"
+
+    def stamped(self, slot: Slot, stamp: int) -> str:
+        """Name a message of a group that takes its place in the order of publishing."""
+        return f"{self._restamped(slot, slot.due, stamp)}{slot.extension}"
+
+    def _restamped(self, slot: Slot, due: int, stamp: int) -> str:
+        flags = f"~g{slot.group}.{stamp:x}" if slot.group else ""
+        flags += f"~t{slot.target}" if slot.target else ""
+        flags += f"~x{slot.expires:x}" if slot.expires else ""
+        kind = "c" if slot.own else "f"
+        return f"{slot.base[:4]}{min(due, LAST_DUE):013}-{slot.id}{flags}~{kind}{slot.crc:08x}"
 
 
 def native_base(message: Message, id: str, due: int, *, stamp: int, crc: int, own: bool) -> str:
@@ -181,10 +190,9 @@ def digest(text: str, size: int = 8) -> str:
     return b32encode(hashlib.sha256(text.encode()).digest())[:size].decode("ascii").lower()
 
 
-@lru_cache(maxsize=4096)
 def tokened(token: str) -> str:
     """Return a token as it stands in names: itself if it fits there, else its hash."""
-    return token if re.fullmatch(_TOKEN, token) else digest(token, 16)
+    return token if len(token) <= 16 and token.isalnum() and token.isascii() else digest(token, 16)
 
 
 @lru_cache(maxsize=16)

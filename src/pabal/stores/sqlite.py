@@ -1,7 +1,7 @@
 """The store in one SQLite file: rows for messages, one commit for each call or for several that come at once.
 
 Beside `<db>` lie `<db>.lock` (writers queue on it), `<db>.ballast` (room to finish work on a full disk) and
-`<db>.bells/<queue>`, touched after each commit that made something ready, since the WAL itself moves too early.
+`<db>.bells/<queue>`, rung after each commit that made something ready, since the WAL itself moves too early.
 """
 
 from __future__ import annotations

@@ -1,0 +1,557 @@
+"""The file store: what is peculiar to files. Names on disk, foreign and unsafe files, recovery, full disks."""
+
+import errno
+import json
+import os
+import socket
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pabal import durable
+from pabal.errors import StoreFailed, StoreFull, StoreRefused, Uncertain
+from pabal.store import Done, Draft, Outcome, Published, Retry, State, Terms
+from pabal.stores import files_feed, files_follow_ups
+from pabal.stores.files import FileStore
+from pabal.testing import ManualClock
+from pabal.testing.store_place import (
+    FAILED,
+    QUEUE,
+    Child,
+    ack,
+    bodies,
+    bury,
+    count,
+    draft,
+    drain,
+    publish,
+    retry,
+    settle,
+    state_of,
+    take,
+    take_one,
+)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def store(root: Path, clock: ManualClock) -> Iterator[FileStore]:
+    with closing(FileStore(root, clock=clock)) as store:
+        yield store
+
+
+@pytest.fixture
+def queue(store: FileStore, root: Path) -> Path:
+    """The directory of a queue that exists and is empty."""
+    store.configure(QUEUE, {})
+    return root / QUEUE
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+def move_in(queue: Path, name: str, text: str, *, age: float = 0.0, clock: ManualClock | None = None) -> None:
+    """Publish as another program does: write elsewhere on the same file system, move in."""
+    draft = queue.parent.parent / "draft"
+    draft.write_text(text)
+    if clock is not None:
+        os.utime(draft, (clock.now() - age, clock.now() - age))
+    os.rename(draft, queue / "ready" / name)
+
+
+# Names and places
+
+
+def test_the_state_is_the_directory_and_a_lease_rewrites_nothing(store: FileStore, queue: Path) -> None:
+    publish(store, {"a": 1}, id="m-1", priority=7)
+    (name,) = names(queue / "ready")
+    assert name.startswith("093-") and "-m-1~c" in name and name.endswith(".json")
+    document = (queue / "ready" / name).read_bytes()
+    assert json.loads(document)["payload"] == {"a": 1}
+    inode = (queue / "ready" / name).stat().st_ino
+    lease = take_one(store)
+    (held,) = names(queue / "inflight")
+    assert held.startswith(name.removesuffix(".json") + "~a1~l" + lease.receipt.token)
+    ack(store, lease)
+    (done,) = (queue / "done").iterdir()
+    assert done.read_bytes() == document and done.stat().st_ino == inode
+    assert names(queue / "ready") == names(queue / "inflight") == names(queue / "tmp") == []
+
+
+def test_the_reason_of_a_death_stands_beside_it(store: FileStore, queue: Path) -> None:
+    publish(store, 1)
+    bury(store, take_one(store))
+    message, reason = names(queue / "dead")
+    assert reason == f"{message}.why"
+    assert json.loads((queue / "dead" / reason).read_bytes())["reason"] == FAILED.reason
+
+
+def test_nobody_else_may_look_inside(store: FileStore, root: Path) -> None:
+    publish(store, 1)
+    for path in root.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_newer_format_is_refused_by_name(root: Path) -> None:
+    FileStore(root).close()
+    (root / "pabal.json").write_text('{"format": 2}')
+    with pytest.raises(StoreRefused, match="format 2.*format 1"):
+        FileStore(root)
+
+
+def test_settings_are_a_document_for_people(store: FileStore, queue: Path) -> None:
+    store.configure(QUEUE, {"paused": True})
+    assert (queue / "settings.json").read_text() == '{\n  "paused": true\n}\n'
+
+
+# Foreign files
+
+
+@pytest.mark.parametrize(
+    "name", ["task-1.json", "with space.json", "new\nline.json", "no-extension", "a~b.json", "é.json"]
+)
+def test_any_file_name_is_taken_in(store: FileStore, queue: Path, name: str) -> None:
+    assert take(store) == []
+    move_in(queue, name, '{"payload": "hello"}')
+    lease = take_one(store)
+    assert lease.message.body == "hello" and lease.message.id == lease.receipt.id
+    assert ack(store, lease) is Outcome.APPLIED
+    assert state_of(store, lease.receipt.id) is State.DONE
+
+
+def test_a_foreign_file_keeps_its_id_and_its_bytes(store: FileStore, queue: Path) -> None:
+    text = '{ "messageId": "evt:1",  "payload": {"b": 2}, "attributes": {"priority": "high"} }'
+    move_in(queue, "whatever.json", text)
+    publish(store, "normal")
+    assert store.counts(QUEUE)[State.READY] == 2
+    (name,) = [name for name in names(queue / "ready") if "evt:1" in name]
+    assert name.startswith("094-") and "~f" in name
+    lease = take_one(store)
+    assert (lease.receipt.id, lease.message.id, lease.message.priority) == ("evt:1", "evt:1", 6)
+    (held,) = (queue / "inflight").iterdir()
+    assert held.read_text() == text
+
+
+def test_hidden_and_unfinished_names_are_left_alone(store: FileStore, queue: Path) -> None:
+    for name in (".hidden", "half.json.tmp"):
+        move_in(queue, name, '{"payload": 1}')
+    assert take(store) == [] and sum(store.counts(QUEUE).values()) == 0
+    assert names(queue / "ready") == [".hidden", "half.json.tmp"]
+
+
+def test_a_file_without_an_id_may_come_twice_by_the_same_name(store: FileStore, queue: Path) -> None:
+    for n in (1, 2):
+        move_in(queue, "report.json", f'{{"payload": {n}}}')
+        assert drain(store) == [n]
+    assert store.find(QUEUE, "report") is not None and count(store, State.DONE) == 2
+
+
+@pytest.mark.parametrize("field", ['"messageId": "same"', '"deduplicationKey": "same"'])
+def test_a_foreign_duplicate_is_done_with_its_reason(store: FileStore, queue: Path, field: str) -> None:
+    move_in(queue, "a.json", f'{{{field}, "payload": 1}}')
+    assert drain(store) == [1]
+    move_in(queue, "b.json", f'{{{field}, "payload": 2}}')
+    assert drain(store) == []
+    reasons = [entry.failure.code for entry in store.browse(QUEUE, State.DONE) if entry.failure]
+    assert reasons == ["DUPLICATE"] and count(store, State.DONE) == 2
+
+
+def test_ids_and_keys_of_foreign_files_count_for_our_own(store: FileStore, queue: Path) -> None:
+    move_in(queue, "a.json", '{"messageId": "m", "deduplicationKey": "k", "payload": 1}')
+    take_one(store)
+    assert store.publish([draft(2, id="m")]) == [Published("m", duplicate=True)]
+    assert store.publish([draft(3, dedup_key="k")]) == [Published("m", duplicate=True)]
+
+
+def test_a_half_written_file_is_left_for_two_seconds(store: FileStore, queue: Path, clock: ManualClock) -> None:
+    move_in(queue, "slow.json", '{"payload": "ha', clock=clock)
+    publish(store, "other")
+    assert drain(store) == ["other"]
+    assert names(queue / "ready") == ["slow.json"] and store.next_due(QUEUE) is not None
+    (queue / "ready" / "slow.json").write_text('{"payload": "half"}')
+    assert drain(store) == ["half"]
+
+
+def test_what_is_no_message_is_set_aside_with_its_reason(store: FileStore, queue: Path, clock: ManualClock) -> None:
+    for name, text in {"cut.json": '{"payload": ', "nan.json": '{"payload": NaN}', "empty.json": ""}.items():
+        move_in(queue, name, text, age=3, clock=clock)
+    publish(store, "good")
+    assert drain(store) == ["good"]
+    codes = sorted(entry.failure.code for entry in store.browse(QUEUE, State.CORRUPT) if entry.failure)
+    assert codes == ["InvalidNumber", "NotJson", "NotJson"]
+    reasons = [path.read_text() for path in (queue / "corrupt").glob("nan*.why")]
+    assert reasons and reasons[0].startswith("InvalidNumber: ")
+    assert {entry.data for entry in store.browse(QUEUE, State.CORRUPT)} >= {b'{"payload": NaN}', b""}
+
+
+def test_a_file_dated_in_the_future_is_not_left_for_ever(store: FileStore, queue: Path, clock: ManualClock) -> None:
+    move_in(queue, "odd.json", "{", age=-1000, clock=clock)
+    assert take(store) == []
+    clock.advance(3)
+    assert take(store) == [] and count(store, State.CORRUPT) == 1
+
+
+def test_a_watch_rings_for_a_file_that_is_moved_in(store: FileStore, queue: Path) -> None:
+    with closing(store.watch([QUEUE])) as watch:
+        while watch.wait(0.02):
+            pass
+        move_in(queue, "a.json", '{"payload": 1}')
+        assert watch.wait(5)
+
+
+# Unsafe files
+
+
+def make_symlink(path: Path) -> None:
+    secret = path.parent.parent.parent / "secret.json"
+    secret.write_text('{"payload": "secret"}')
+    path.symlink_to(secret)
+
+
+def make_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # the path of a socket is short
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def make_link(path: Path) -> None:
+    other = path.parent.parent.parent / "other.json"
+    other.write_text('{"payload": "linked"}')
+    os.link(other, path)
+
+
+def make_huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (make_symlink, "NotARegularFile"),
+        (os.mkfifo, "NotARegularFile"),
+        (make_socket, "NotARegularFile"),
+        (os.mkdir, "NotARegularFile"),
+        (make_link, "LinkedFile"),
+        (make_huge, "TooLarge"),
+    ],
+)
+def test_an_unsafe_file_is_never_opened_as_a_message(
+    store: FileStore, queue: Path, make: Callable[[Path], None], code: str
+) -> None:
+    make(queue / "ready" / "bait.json")
+    make(queue / "ready" / "100-0000000000001-bait~c00000000.json")  # looks like one of ours
+    publish(store, "good")
+    assert drain(store) == ["good"]
+    entries = store.browse(QUEUE, State.CORRUPT)
+    assert [entry.failure.code for entry in entries if entry.failure] == [code] * 2
+    assert all(b"secret" not in entry.data for entry in entries)
+    assert names(queue / "ready") == names(queue / "inflight") == []
+    assert store.purge(QUEUE, State.CORRUPT) == 2 and names(queue / "corrupt") == []
+
+
+# Recovery
+
+
+def stop_before_finishing(store: FileStore, verdict: Done | Retry) -> None:
+    """Settle in a child process that dies right after the commit point."""
+    lease = take_one(store)
+
+    def die() -> None:
+        files_follow_ups.finish = lambda *_: os._exit(0)  # in the child only
+        settle(store, lease, verdict)
+
+    child = Child(die)
+    with pytest.raises(AssertionError, match="it died"):
+        child.result()
+
+
+def test_what_was_committed_is_finished_by_whoever_comes(store: FileStore, root: Path, clock: ManualClock) -> None:
+    publish(store, "in", id="m")
+    stop_before_finishing(store, Done(then=(draft("out", queue="next", id="m.out"), draft("here"))))
+    assert len(names(root / ".settling")) == 1
+    with closing(FileStore(root, clock=clock)) as other:
+        assert names(root / ".settling") == []
+        assert state_of(other, "m") is State.DONE
+        assert (drain(other, "next"), drain(other)) == (["out"], ["here"])
+
+
+def test_a_handle_that_was_open_finishes_it_too(store: FileStore, root: Path) -> None:
+    publish(store, "in", id="m")
+    stop_before_finishing(store, Done(then=(draft("out"),)))
+    assert drain(store) == ["out"] and names(root / ".settling") == []
+
+
+def test_g4_a_head_on_its_way_back_blocks_its_group(store: FileStore, root: Path, clock: ManualClock) -> None:
+    publish(store, 1, 2, group="g")
+    stop_before_finishing(store, Retry(0.0, FAILED, then=(draft("out", queue="next"),)))
+    assert bodies(take(store, 10)) == [1]  # not 2: the empty lease finished what was begun, and 1 is first again
+
+
+def test_a_folder_that_was_never_committed_is_removed_when_it_is_old(
+    store: FileStore, root: Path, clock: ManualClock
+) -> None:
+    publish(store, "in", id="m")
+    folder = root / ".settling" / "m~0000000000000000~0000000000"
+    folder.mkdir()
+    (folder / "0~left").write_text("x")
+    os.utime(folder, (clock.now(), clock.now()))
+    store.expired(QUEUE, 1)
+    assert folder.exists()
+    clock.advance(61)
+    store.expired(QUEUE, 1)
+    assert not folder.exists() and drain(store) == ["in"]
+
+
+def test_g6_a_publisher_that_died_after_its_claim_is_finished_by_the_next(store: FileStore, queue: Path) -> None:
+    def die() -> None:
+        durable.sync_dir = lambda path: os._exit(0)  # the flush of the records
+        publish(store, "first", id="m", dedup_key="k")
+
+    with pytest.raises(AssertionError, match="it died"):
+        Child(die).result()
+    assert len(names(queue / "tmp")) == 1 and take(store) == []
+    assert store.publish([draft("second", id="m", dedup_key="k")]) == [Published("m", duplicate=True)]
+    assert names(queue / "tmp") == [] and drain(store) == ["first"]
+
+
+def test_g6_an_id_of_ours_that_comes_back_as_given_is_known(store: FileStore) -> None:
+    once = draft("a")
+    assert store.publish([once]) == [Published(once.message.id)]
+    again = Draft(QUEUE, once.message, given_id=True)
+    assert store.publish([again]) == [Published(once.message.id, duplicate=True)]
+    ack(store, take_one(store))
+    assert store.publish([again]) == [Published(once.message.id, duplicate=True)]
+
+
+def test_check_finds_and_mends_what_is_left_behind(store: FileStore, queue: Path, clock: ManualClock) -> None:
+    publish(store, {"text": "good " * 20}, id="bad")
+    publish(store, "good", id="good")
+    (path,) = (queue / "ready").glob("*-bad~*")
+    path.write_bytes(path.read_bytes().replace(b"good", b"evil", 1))
+    (queue / "tmp" / "0000000000~left").write_text("x")
+    (queue / "dead" / "nobody.json.why").write_text("{}")
+    (queue / "why").rmdir()
+    clock.advance(100)
+    problems = [finding.problem.partition(":")[0] for finding in store.check(repair=False)]
+    expected = ["missing directory", "left by a writer that died", "damaged", "a reason without its message"]
+    assert problems == expected
+    assert (queue / "tmp" / "0000000000~left").exists() and count(store, State.CORRUPT) == 0
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert store.check(repair=True) == [] and count(store, State.CORRUPT) == 1
+    assert drain(store) == ["good"]
+
+
+def test_check_publishes_what_its_records_promise(store: FileStore, queue: Path, clock: ManualClock) -> None:
+    def die() -> None:
+        durable.sync_dir = lambda path: os._exit(0)
+        publish(store, "first", id="m")
+
+    with pytest.raises(AssertionError, match="it died"):
+        Child(die).result()
+    clock.advance(100)
+    (finding,) = store.check(repair=True)
+    assert "published" in finding.problem and drain(store) == ["first"]
+
+
+# Sharing
+
+
+def test_many_handles_see_one_group_in_one_order(root: Path, clock: ManualClock) -> None:
+    handles = [FileStore(root, clock=clock) for _ in range(3)]
+    for n in range(9):
+        publish(handles[n % 3], n, id=f"{9 - n}", group="g")
+    clock.step_wall(-3600)
+    publish(handles[0], 9, id="0", group="g")
+    got = []
+    for n in range(10):
+        lease = take_one(handles[n % 3])
+        assert all(take(handle) == [] for handle in handles)
+        got.append(lease.message.body)
+        if n == 4 and lease.attempt == 1:
+            retry(handles[0], lease)
+            lease = take_one(handles[1])
+        ack(handles[(n + 1) % 3], lease)
+    assert got == list(range(10))
+    for handle in handles:
+        handle.close()
+
+
+def test_without_inotify_the_directories_are_listed_again(
+    root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "no inotify instance to be had")
+
+    monkeypatch.setattr(files_feed, "Inotify", none_left)
+    with closing(FileStore(root, clock=clock)) as store, closing(FileStore(root, clock=clock)) as other:
+        assert store.facts()["woken by"] == "poll"
+        for n in range(3):
+            publish(other, n, group="g")
+            assert drain(store) == [n]
+        publish(store, "later", delay=10)
+        clock.advance(11)
+        assert drain(other) == ["later"]
+
+
+# Cost
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every directory that is listed from here on."""
+    found: list[str] = []
+    whole = os.listdir
+
+    def listdir(path: str) -> list[str]:
+        found.append(path)
+        return whole(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    return found
+
+
+def test_no_directory_is_listed_for_a_message(store: FileStore, listed: list[str]) -> None:
+    store.publish([draft(n) for n in range(60)])
+    ack(store, take_one(store))
+    listed.clear()
+    for _ in range(20):
+        publish(store, "more")
+        ack(store, take_one(store))
+    assert listed == []
+
+
+def test_a_purge_lists_only_when_something_may_be_due(
+    root: Path, store: FileStore, clock: ManualClock, listed: list[str]
+) -> None:
+    store.publish([draft(n) for n in range(5)])
+    for lease in take(store, 5):
+        ack(store, lease)
+        clock.advance(10)
+    with closing(FileStore(root, clock=clock)) as other:
+        listed.clear()
+        for _ in range(5):
+            assert store.purge(QUEUE, State.DONE, age=600) == other.purge(QUEUE, State.DONE, age=600) == 0
+        assert len(listed) == 1
+        clock.advance(565)
+        assert store.purge(QUEUE, State.DONE, age=600) == 2
+        assert other.purge(QUEUE, State.DONE, age=600) == 0
+        assert len(listed) == 1
+        clock.advance(100)
+        assert other.purge(QUEUE, State.DONE, age=600) == 3
+    assert count(store, State.DONE) == 0
+
+
+# Faults
+
+
+def failing(code: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_g9_an_io_error_poisons_the_handle(
+    store: FileStore, root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, "before")
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync", failing(errno.EIO))
+        with pytest.raises(StoreFailed):
+            publish(store, "never")
+    with pytest.raises(StoreFailed, match="reopen"):
+        take(store)
+    with closing(FileStore(root, clock=clock)) as again:
+        assert drain(again) == ["before"] and names(root / QUEUE / "tmp") == []
+
+
+def test_a_fault_after_the_rename_is_uncertain_and_can_be_repeated(
+    store: FileStore, root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.configure(QUEUE, {})
+    unsure = draft("once")
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync_dir", failing(errno.EIO))
+        with pytest.raises(Uncertain) as raised:
+            store.publish([unsure])
+    assert raised.value.ids == (unsure.message.id,)
+    with closing(FileStore(root, clock=clock)) as again:
+        assert again.publish([Draft(QUEUE, unsure.message)]) == [Published(unsure.message.id, duplicate=True)]
+        assert drain(again) == ["once"]
+
+
+def test_too_many_open_files_is_said_and_passes(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(store, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write_new", failing(errno.EMFILE))
+        with pytest.raises(StoreFailed, match="too many open files"):
+            publish(store, 2)
+    assert drain(store) == [1]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        if os.environ.get("CI") == "true":
+            pytest.fail("CI must run as root, to mount a small disk")
+        pytest.skip("needs root, to mount a small disk")
+    image, place = tmp_path / "disk.img", tmp_path / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(40 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.root
+def test_g9_on_a_full_disk_publish_says_so_and_the_rest_goes_on(small_disk: Path, clock: ManualClock) -> None:
+    with closing(FileStore(small_disk / "spool", clock=clock)) as store:
+        assert store.facts()["ballast"] == "present"
+        terms = Terms(max_bytes=2 << 20)
+        published = 0
+        with pytest.raises(StoreFull):
+            while True:
+                publish(store, "x" * 100_000, terms=terms, id=f"m-{published}")
+                published += 1
+        assert published > 20 and names(small_disk / "spool" / QUEUE / "tmp") == []
+        (small_disk / "filler").write_bytes(b"x")
+        with pytest.raises(OSError), (small_disk / "filler").open("ab") as file:
+            while True:
+                file.write(b"x" * 4096)
+                file.flush()
+        got = 0
+        while leases := take(store, 7):
+            retried, *others = leases
+            assert retry(store, retried) is Outcome.APPLIED if retried.attempt == 1 else ack(store, retried)
+            for lease in others:
+                then = [draft("next", queue="next")] if got < 10 else []
+                assert ack(store, lease, *then) is Outcome.APPLIED
+                got += 1
+            got += retried.attempt > 1
+        assert got == published
+        (small_disk / "filler").unlink()
+        store.purge(QUEUE, State.DONE)
+        store.expired(QUEUE, 1)
+        assert store.facts()["ballast"] == "present"
