@@ -80,9 +80,15 @@ def make_dirs(path: Path, *, mode: int = 0o700) -> None:
     if path.is_dir():
         return
     make_dirs(path.parent, mode=mode)
-    with suppress(FileExistsError):
+    try:
         path.mkdir(mode=mode)
+    except FileExistsError:
+        return
+    try:
         sync_dir(path.parent)
+    except OSError:
+        path.rmdir()  # else the next call would find it and take it for durable
+        raise
 
 
 class Ballast:

@@ -74,9 +74,11 @@ class FileStore:
         if len(settlements) == 1 and not settlements[0].verdict.then:  # by far the most common
             spool = root.spool(settlements[0].receipt.queue)
             return settling.settle(root, spool, settlements, durable=durable) if spool else [Outcome.LOST]
-        parcels = {
-            n: publishing.pack(root, each.verdict.then) for n, each in enumerate(settlements) if each.verdict.then
-        }
+        parcels = root.spare(
+            lambda: {
+                n: publishing.pack(root, each.verdict.then) for n, each in enumerate(settlements) if each.verdict.then
+            }
+        )
         outcomes = [Outcome.LOST] * len(settlements)
         bare: dict[str, list[int]] = {}
         for number, settlement in enumerate(settlements):

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pabal import durable, jsontext
@@ -19,7 +20,7 @@ from pabal.stores.files_calls import rename_new
 from pabal.stores.files_dedup import First
 from pabal.stores.files_publishing import Parcel, discard, publish, stage
 from pabal.stores.files_settling import Move, date, prepare, settled_before, tidy
-from pabal.stores.files_spool import NO_ROOM, Root, Spool
+from pabal.stores.files_spool import Root, Spool
 from pabal.stores.layout import tokened
 
 OLD_SECONDS = 60.0
@@ -40,7 +41,7 @@ def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Seque
             except FileNotFoundError:
                 committed = False
         if committed:
-            finish(root, folder)
+            root.spare(partial(finish, root, folder))
             tidy(root, spool, settlement, move, applied=True)
             return Outcome.APPLIED
         spool.held.pop((settlement.receipt.id, settlement.receipt.token), None)
@@ -54,22 +55,22 @@ def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Seque
 def _stage(root: Root, settlement: Settlement, move: Move, parcels: Sequence[Parcel]) -> str:
     receipt = settlement.receipt
     folder = f"{root.settling}/{receipt.id}~{tokened(receipt.token)}~{dedup.new_tag()}"
-    for last in (False, True):
-        try:
-            _write(root, folder, receipt.queue, move, parcels)
-            break
-        except OSError as exc:
-            with suppress(FileNotFoundError):
-                os.rename(f"{folder}/{_WHY}", move.draft)
-            shutil.rmtree(folder, ignore_errors=True)
-            if last or exc.errno not in NO_ROOM:
-                raise
-            root.ballast.release()
+    root.spare(lambda: _write(root, folder, receipt.queue, move, parcels))
     return folder
 
 
 def _write(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Parcel]) -> None:
     os.mkdir(folder, 0o700)
+    try:
+        _fill(root, folder, queue, move, parcels)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.rename(f"{folder}/{_WHY}", move.draft)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _fill(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Parcel]) -> None:
     for number, parcel in enumerate(parcels):
         parcel.path = f"{folder}/{number}~{parcel.name(root, 0)}"
     stage(parcels)
@@ -173,7 +174,7 @@ def finish_all(root: Root) -> int:
     done = 0
     for name in os.listdir(root.settling):
         folder = f"{root.settling}/{name}"
-        if finish(root, folder):
+        if root.spare(partial(finish, root, folder)):
             done += 1
         elif _is_old(root, folder):
             _give_up(root, folder)

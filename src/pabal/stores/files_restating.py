@@ -29,7 +29,7 @@ def restate(root: Root, spool: Spool, directory: str, name: str, state: State, r
         draft = f"{spool.tmp}/{new_tag()}~restated"
         root.write_spare(draft, edited, synced=True)
         try:
-            os.rename(draft, path)
+            exchange(draft, path)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(draft)

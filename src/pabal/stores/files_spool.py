@@ -10,10 +10,10 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pabal import durable, jsontext
 from pabal.clock import Clock
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pabal.stores.files_feed import Feed
     from pabal.stores.files_listing import Listing
     from pabal.stores.files_tending import Purging
+
+T = TypeVar("T")
 
 FORMAT = 1
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -197,27 +199,30 @@ class Root:
                     raise NameTaken(f"queue {queue} differs from {other} in case only: use that name or another")
             return Spool(self, queue)
 
+    def spare(self, work: Callable[[], T]) -> T:
+        """Do what work already taken in needs: on a full disk, give up the ballast and try once more."""
+        try:
+            return work()
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+        self.ballast.release()
+        return work()
+
     def move(self, source: str, target: str) -> None:
-        """Rename; where the directory cannot grow on a full disk, give up the ballast and try once more."""
+        """Rename, also where a directory must grow for it on a full disk."""
         try:
             os.rename(source, target)
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
-            self.ballast.release()
-            os.rename(source, target)
+            self.spare(lambda: os.rename(source, target))
 
     def write_spare(self, path: str, data: bytes, *, synced: bool) -> None:
-        """Write a small file that work already taken in needs, if need be in the room of the ballast."""
+        """Write a small file that work already taken in needs."""
         with suppress(FileNotFoundError):
             os.unlink(path)
-        try:
-            write_synced(path, data, synced=synced)
-        except OSError as exc:
-            if exc.errno not in NO_ROOM:
-                raise
-            self.ballast.release()
-            write_synced(path, data, synced=synced)
+        self.spare(lambda: write_synced(path, data, synced=synced))
 
     def restore_ballast(self) -> None:
         if not self.ballast.present:

@@ -17,7 +17,7 @@ from pabal.stores.files_leasing import look
 from pabal.stores.files_reading import why_path
 from pabal.stores.files_restating import restate
 from pabal.stores.files_settling import date, remove
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files_spool import NO_ROOM, Root, Spool
 from pabal.stores.layout import Slot, floored
 
 _REMEMBERED = 100_000  # of the oldest settled names, so that a large directory is listed rarely
@@ -114,8 +114,12 @@ def _marked(marker: str) -> int:
 
 
 def _mark(marker: str, instant: int) -> None:
-    with suppress(FileExistsError):
-        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as exc:
+        if exc.errno in NO_ROOM:
+            return  # what makes room needs none
+        raise
     os.utime(marker, ns=(instant * 1_000_000, instant * 1_000_000))
 
 
