@@ -60,7 +60,7 @@ def check_message(message: Message) -> Message:
 
 def check_seconds(what: str, value: float, *, least: float = 0.0) -> float:
     """Return a duration if it is one; raise InvalidInput if it is negative, endless or no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MAX_SECONDS:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= MAX_SECONDS:
         raise InvalidInput(f"{what} must be {least:g} to {MAX_SECONDS:g} seconds; found {value!r:.40}")
     return value
 

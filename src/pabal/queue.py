@@ -105,29 +105,46 @@ class Queue:
         self, bodies: Iterable[Json | bytes | Message | Draft], **options: Unpack[Options]
     ) -> list[Published]:
         """Store many messages with one flush. Takes bodies (to which the options apply), messages and drafts."""
-        drafts = [self._draft_of(item, options) for item in bodies]
+        items = list(bodies)
+        made = iter(self._drafts([item for item in items if not isinstance(item, Message | Draft)], options))
+        drafts = [
+            item
+            if isinstance(item, Draft)
+            else Draft(self.name, check_message(item), terms=self._terms)
+            if isinstance(item, Message)
+            else next(made)
+            for item in items
+        ]
         return self.store.publish(drafts) if drafts else []
 
     def draft(self, body: Json | bytes, **options: Unpack[Options]) -> Draft:
         """Make a message for this queue without publishing it: for `ack(then=[…])` and `publish_many`."""
+        return self._drafts([body], options)[0]
+
+    def _drafts(self, bodies: Sequence[Json | bytes], options: Options) -> list[Draft]:
         policy = self.policy
-        if self._check is not None:
-            self._check(body)
-        now = round(self._clock.now(), 3)
-        if not options and not policy.ttl:  # by far the most common
+        for body in bodies:
             if type(body) is not bytes:
                 check(body)
-            return Draft(self.name, Message(id=self._ids(), body=body, created_at=now), 0.0, False, self._terms)
+            if self._check is not None:
+                self._check(body)
         fields: dict[str, Any] = {**options}
-        delay = check_seconds("delay", fields.pop("delay", 0.0))
-        ttl = check_seconds("ttl", fields.pop("ttl", policy.ttl))
+        delay = check_seconds("delay", fields.pop("delay")) if "delay" in fields else 0.0
+        ttl = check_seconds("ttl", fields.pop("ttl")) if "ttl" in fields else policy.ttl
         given = fields.pop("id", "")
+        fields["created_at"] = now = round(self._clock.now(), 3)
         if ttl:
             fields["expires_at"] = round(now + ttl, 3)
         if "priority" in fields:
             fields["priority"] = priority_of(fields["priority"])
-        message = check_message(Message(id=given or self._ids(), body=body, created_at=now, **fields))
-        return Draft(self.name, message, delay, bool(given), self._terms)
+        ids = [given] * len(bodies) if given else self._ids.many(len(bodies))
+        if bodies and (len(fields) > 1 or given):
+            check_message(Message(id=ids[0], body=None, **fields))  # the bodies are checked already
+        name, terms, is_given = self.name, self._terms, bool(given)
+        return [
+            Draft(name, Message(id=id, body=body, **fields), delay, is_given, terms)
+            for id, body in zip(ids, bodies, strict=True)
+        ]
 
     # Leasing
 
@@ -297,14 +314,6 @@ class Queue:
         self._terms = Terms(policy.dedup_window, policy.max_bytes, policy.max_waiting)
 
     # Below the surface
-
-    def _draft_of(self, item: Json | bytes | Message | Draft, options: Options) -> Draft:
-        if isinstance(item, Draft):
-            return item
-        if isinstance(item, Message):
-            _ = self.policy  # read before its terms are used
-            return Draft(self.name, check_message(item), terms=self._terms)
-        return self.draft(item, **options)
 
     def _judge_expired(self) -> int:
         judged = 0

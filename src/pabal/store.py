@@ -229,7 +229,7 @@ class Store(Protocol):
         ...
 
     def counts(self, queue: str) -> dict[State, int]:
-        """Count the messages in each state. Tombstones count as done; one just due may count as delayed until a lease."""
+        """Count the messages in each state; tombstones are done, and what just came due may still be delayed."""
         ...
 
     def browse(self, queue: str, state: State, *, after: str = "", limit: int = 100) -> list[Entry]:
@@ -241,7 +241,7 @@ class Store(Protocol):
         ...
 
     def revive(self, queue: str, ids: Sequence[str]) -> list[str]:
-        """Make dead messages ready again, with no attempts counted and no time to live; return the ids that were dead."""
+        """Make dead messages ready again with no attempts and no time to live; return the ids that were dead."""
         ...
 
     def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, DELETE = 0x4, 0x8, 0x40, 0x80, 0x200
+ACCESS, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, DELETE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
 OVERFLOW, IGNORED = 0x4000, 0x8000
 ARRIVALS = CLOSE_WRITE | MOVED_TO
 _HEADER = struct.Struct("iIII")

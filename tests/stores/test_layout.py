@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from pabal.errors import InvalidInput
 from pabal.message import MAX_PRIORITY, MIN_PRIORITY, Message
 from pabal.store import Dead, Done, Outcome, Published, Retry, Settlement, State
 from pabal.stores.files import FileStore
-from pabal.stores.layout import LAST_DUE, Names, NativeLayout, admits, native_base, plain_stem
+from pabal.stores.files_names import LAST_DUE, Names, native_base, plain_stem
+from pabal.stores.layout import NativeLayout, admits
 from pabal.testing import ManualClock
 from pabal.testing.store_place import FAILED, ack, bodies, bury, draft, drain, publish, retry, settle, take, take_one
 
@@ -280,6 +282,33 @@ def test_a_lease_that_is_gone_does_not_touch_the_document(tasks: FileStore, tmp_
     assert settle(tasks, late, Done()) is Outcome.LOST
     assert statuses(tmp_path) == {"in_progress/task-1": "in_progress"}
     assert settle(tasks, over, Retry()) is Outcome.APPLIED
+
+
+class InterruptedCodec(TaskCodec):
+    """Lets something happen while a document is being edited."""
+
+    def __init__(self) -> None:
+        self.meanwhile: list[Callable[[], object]] = []
+
+    def restate(self, data: bytes, state: str, *, at: float, reason: str = "") -> bytes:
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return super().restate(data, state, at=at, reason=reason)
+
+
+def test_a_lease_that_goes_while_its_document_is_edited_leaves_one_file(tmp_path: Path, clock: ManualClock) -> None:
+    codec = InterruptedCodec()
+    slow = FileStore(tmp_path, clock=clock, layout=TaskLayout(codec=codec))
+    other = FileStore(tmp_path, clock=clock, layout=TaskLayout())
+    publish(slow, 1, id="task-1")
+    late = take_one(slow, seconds=10)
+    clock.advance(11)
+    codec.meanwhile.append(lambda: settle(other, other.expired("jobs", 1)[0], Retry()))
+    assert ack(slow, late) is Outcome.LOST
+    assert statuses(tmp_path) == {"pending/task-1": "pending"}
+    assert os.listdir(tmp_path / ".pabal/jobs/tmp") == []
+    slow.close()
+    other.close()
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,6 @@ _PLANS: list[tuple[str, str, int]] = [
     (sqlite_moves._LAPSED, "messages_inflight (queue_id=? AND moment<?)", 3),
     (sqlite_moves._EXPIRED, "messages_expiring (queue_id=? AND expires_at<?)", 3),
     (sqlite_moves._HEAD, "messages_group (queue_id=? AND grp=?)", 2),
-    (sqlite_moves._ANY_GROUP, "messages_group (queue_id=? AND grp>?)", 1),
     (sqlite_moves._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
     (sqlite_moves._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=?)", 3),
     (sqlite_moves._LEASE, "INTEGER PRIMARY KEY (rowid=?)", 3),

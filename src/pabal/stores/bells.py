@@ -1,7 +1,7 @@
-"""A bell for each queue: an empty file, opened and closed after each commit that made something ready.
+"""A bell for each queue: a file of one byte, read after each commit that made something ready.
 
-Whoever watches it hears that. The database's own files move before the commit is there to be seen, and for every queue
-at once; touching the bell's times would cost the next commit a tenth of its speed, since the file system keeps them.
+Whoever watches it hears the reading. The database's own files move before the commit is there to be seen, and for every
+queue at once; touching the bell would cost the next commit a tenth of its speed, since file systems keep such times.
 """
 
 import os
@@ -10,14 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from pabal.durable import make_dirs, translated
-from pabal.watch import PathWatch
-
-_CLOSE_NOWRITE = 0x10
+from pabal.watch import ACCESS, PathWatch
 
 
 class Bells:
     def __init__(self, folder: Path) -> None:
         self._folder = os.fspath(folder)
+        self._open: dict[str, int] = {}
         with translated(f"making {folder}"):
             make_dirs(folder)
 
@@ -25,14 +24,25 @@ class Bells:
         """Wake whoever watches these queues."""
         for queue in queues:
             with suppress(OSError):  # no bell, nobody who hears it
-                os.close(os.open(f"{self._folder}/{queue}", os.O_RDONLY | os.O_CLOEXEC))
+                fd = self._open.get(queue)
+                if fd is None:
+                    fd = self._open[queue] = os.open(f"{self._folder}/{queue}", os.O_RDONLY | os.O_CLOEXEC)
+                os.pread(fd, 1, 0)
 
     def watch(self, queues: Sequence[str]) -> PathWatch:
         """Return a watch that hears these queues from now on."""
         with translated(f"watching {self._folder}"):
-            return PathWatch({self._hang(queue): _CLOSE_NOWRITE for queue in queues})
+            return PathWatch({self._hang(queue): ACCESS for queue in queues})
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
 
     def _hang(self, queue: str) -> str:
         path = f"{self._folder}/{queue}"
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, b"\n", 0)  # nothing is heard of an empty file
+        finally:
+            os.close(fd)
         return path

@@ -7,6 +7,7 @@ import os
 from pabal.store import Entry, Failure, State
 from pabal.stores.files_finding import locate, order_in, slots_in
 from pabal.stores.files_leasing import look
+from pabal.stores.files_names import Slot
 from pabal.stores.files_reading import (
     UNREADABLE,
     failure_of_text,
@@ -16,7 +17,6 @@ from pabal.stores.files_reading import (
     why_path,
 )
 from pabal.stores.files_spool import Root, Spool
-from pabal.stores.layout import Slot
 
 WAITING = (State.READY, State.DELAYED)
 

@@ -20,9 +20,9 @@ from pabal.stores import files_dedup as dedup
 from pabal.stores.files_calls import rename_new
 from pabal.stores.files_dedup import First
 from pabal.stores.files_listing import Listing
+from pabal.stores.files_names import Slot, digest, floored, native_base, plain_stem
 from pabal.stores.files_reading import UNREADABLE, check_regular, id_of_stem, order_of, read_whole, set_aside
 from pabal.stores.files_spool import Root, Spool
-from pabal.stores.layout import Slot, digest, floored, native_base, plain_stem
 
 PATIENCE = 2.0  # seconds
 

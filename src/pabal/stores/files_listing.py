@@ -19,7 +19,7 @@ from pabal import jsontext
 from pabal.store import State
 from pabal.stores.files_feed import Feed
 from pabal.stores.files_groups import DocumentOrder, Groups, Order
-from pabal.stores.layout import Slot
+from pabal.stores.files_names import Slot
 from pabal.watch import ARRIVALS, DELETE, MOVED_FROM, MOVED_TO
 
 if TYPE_CHECKING:

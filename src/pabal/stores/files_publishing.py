@@ -22,8 +22,8 @@ from pabal.stores.files_calls import rename_new, start_writing
 from pabal.stores.files_dedup import First
 from pabal.stores.files_finding import locate
 from pabal.stores.files_leasing import listing_of
+from pabal.stores.files_names import ceiled, digest, floored, native_base, plain_stem
 from pabal.stores.files_spool import Root, Spool
-from pabal.stores.layout import ceiled, digest, floored, native_base, plain_stem
 
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
 _GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -210,8 +210,9 @@ def _reveal(root: Root, parcels: list[Parcel]) -> None:
             rescue(root, spool, others)
         _move(root, spool, [parcel for parcel in some if parcel.first is None])
     for spool in dict.fromkeys(parcel.spool for parcel in parcels):
+        some = [parcel for parcel in parcels if parcel.spool is spool]
         # Of a duplicate too: that the first is there must be as sure as if it were ours.
-        spool.sync(spool.waiting if any(p.first for p in parcels) else {spool.dirs[p.state] for p in parcels})
+        spool.sync(spool.waiting if any(p.first for p in some) else [spool.dirs[p.state] for p in some])
 
 
 def _move(root: Root, spool: Spool, parcels: list[Parcel]) -> None:

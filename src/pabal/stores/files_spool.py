@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -21,7 +21,8 @@ from pabal.errors import InvalidInput, NameTaken, StoreClosed, StoreError, Store
 from pabal.ids import IdMaker
 from pabal.names import check_name
 from pabal.store import State
-from pabal.stores.layout import Layout, Names, Slot, floored
+from pabal.stores.files_names import Names, Slot, floored
+from pabal.stores.layout import Layout
 from pabal.stores.place import require_local
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Spool:
         self.held: dict[tuple[str, str], Held] = {}  # by id and token; a hint, never the truth
         self.listing: Listing | None = None
         self.purging: dict[State, Purging] = {}
-        self.sweeping: Iterator[str] | None = None
+        self.sweeping: Generator[str, None, None] | None = None
+        self.tending = threading.Lock()  # held by the thread that purges or sweeps
         self._threads = threading.Lock()
         for path in {*self.dirs.values(), self.private, self.tmp, self.dedup, self.why}:
             durable.make_dirs(Path(path))
@@ -104,8 +106,10 @@ class Spool:
         os.utime(self.private)
 
     def close(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # in a forked child another thread of the parent may have been at it
             os.close(self._fd)
+            if self.sweeping is not None:
+                self.sweeping.close()
 
 
 class Root:

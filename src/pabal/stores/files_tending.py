@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from heapq import nsmallest
 from itertools import islice
@@ -14,11 +14,11 @@ from pabal.stores import files_dedup as dedup
 from pabal.stores.files_browsing import corrupt_names, waiting
 from pabal.stores.files_finding import order_in, slots_in
 from pabal.stores.files_leasing import look
+from pabal.stores.files_names import Slot, floored
 from pabal.stores.files_reading import why_path
 from pabal.stores.files_restating import restate
 from pabal.stores.files_settling import date, remove
 from pabal.stores.files_spool import NO_ROOM, Root, Spool
-from pabal.stores.layout import Slot, floored
 
 _REMEMBERED = 100_000  # of the oldest settled names, so that a large directory is listed rarely
 _SWEEP_SLICE = 1000
@@ -71,7 +71,8 @@ def purge(root: Root, queue: str, state: State, age: float, limit: int) -> int:
         return 0
     before = root.now() - round(age * 1000)
     if state in (State.DONE, State.DEAD):
-        return _purge_settled(root, spool, state, before, limit)
+        with spool.tending:
+            return _purge_settled(root, spool, state, before, limit)
     if state is State.CORRUPT:
         return _purge_corrupt(spool, before, limit)
     return _purge_waiting(root, spool, state, before, limit)
@@ -174,6 +175,11 @@ def _written(path: str) -> int:
 
 def sweep_records(root: Root, spool: Spool) -> None:
     """Remove a slice of the dedup records whose window is over; one process at a time goes through them."""
+    with spool.tending:
+        _sweep_slice(root, spool)
+
+
+def _sweep_slice(root: Root, spool: Spool) -> None:
     marker, now = f"{spool.dedup}/.swept", root.now()
     if spool.sweeping is None:
         if 0 <= now - _marked(marker) < _SWEEP_EVERY * 1000:
@@ -182,12 +188,13 @@ def sweep_records(root: Root, spool: Spool) -> None:
         spool.sweeping = _names(spool.dedup)
     some = list(islice(spool.sweeping, _SWEEP_SLICE))
     if len(some) < _SWEEP_SLICE:
+        spool.sweeping.close()
         spool.sweeping = None  # what is left, or all if they are few, weighs nothing
     else:
         dedup.sweep(spool, some, now)
 
 
-def _names(path: str) -> Iterator[str]:
+def _names(path: str) -> Generator[str, None, None]:
     with os.scandir(path) as entries:
         for entry in entries:
             yield entry.name

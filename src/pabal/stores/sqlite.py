@@ -335,6 +335,7 @@ class SqliteStore:
     def close(self) -> None:
         """Release files and handles."""
         self._db.close()
+        self._bells.close()
 
     # Waking
 

@@ -59,30 +59,28 @@ def insert(
     answers: list[Published] = []
     rows: list[Row] = []
     batch = _Batch(tx, now)
-    asked: dict[tuple[int, str, int], int] = {}
-    for draft, place, crc in sheets:
-        queue, message, delay, given, terms = draft
-        number = queue_id(tx, known, queue)
-        key = message.dedup_key or None
+    name, number = "", 0
+    for (queue, message, delay, given, terms), place, crc in sheets:
+        if queue != name:
+            name, number = queue, queue_id(tx, known, queue)
+        key, group = message.dedup_key or None, message.group or None
         if given or key or look:
             first = batch.first(number, message.id, key, given or look)
             if first is not None:
                 answers.append(Published(first, True))
                 continue
-        group = message.group or None
         state = DELAYED if delay > 0 else READY
         if group is not None:
             state = batch.join(number, group, state)
         if limited and terms.max_waiting:
-            limit = (number, queue, terms.max_waiting)
-            asked[limit] = asked.get(limit, 0) + 1
+            batch.count(number, queue, terms.max_waiting)
+        until = now + terms.dedup_window if key else None
         rows.append(
-            (number, state, message.priority, now + delay, now, message.id, message.target, group)
-            + (key, now + terms.dedup_window if key else None, message.expires_at, crc, place)
+            (number, state, message.priority, now + delay, now, message.id, message.target, group, key, until)
+            + (message.expires_at, crc, place)
         )
         answers.append(Published(message.id))
-    if asked:
-        _check_waiting(tx, asked)
+    batch.check_waiting()
     if len(rows) == 1:
         tx.change(_INSERT, rows[0])
     elif rows:
@@ -98,6 +96,7 @@ class _Batch:
         self._now = now
         self._firsts: dict[tuple[int, str, str], str] = {}
         self._groups: set[tuple[int, str]] = set()
+        self._wanted: dict[tuple[int, str, int], int] = {}
 
     def first(self, number: int, id: str, key: str | None, by_id: bool) -> str | None:
         """Return the id under which this message is there already."""
@@ -119,25 +118,20 @@ class _Batch:
         self._groups.add((number, group))
         return state
 
+    def count(self, number: int, queue: str, most: int) -> None:
+        """Note one more message for a queue that takes so many."""
+        self._wanted[number, queue, most] = self._wanted.get((number, queue, most), 0) + 1
 
-def _check_waiting(tx: Transaction, asked: Mapping[tuple[int, str, int], int]) -> None:
-    for (number, queue, most), wanted in asked.items():
-        waiting = tx.run(_WAITING, (number, most + 1)).get
-        if waiting + wanted > most:
-            raise QueueFull(f"{queue} holds {waiting} waiting messages and takes {most} at most: {wanted} were refused")
+    def check_waiting(self) -> None:
+        for (number, queue, most), wanted in self._wanted.items():
+            waiting = self._tx.run(_WAITING, (number, most + 1)).get
+            if waiting + wanted > most:
+                raise QueueFull(f"{queue} holds {waiting} waiting messages, {most} at most: {wanted} were refused")
 
 
 # Groups
 
 _HEAD = "select seq, state from messages where queue_id = ? and grp = ? and state < 4 order by seq limit 1"
-
-
-_ANY_GROUP = "select 1 from messages where queue_id = ? and grp is not null and state < 4 limit 1"
-
-
-def any_groups(tx: Transaction, number: int) -> bool:
-    """Say whether any message of this queue is still in a group: without one there is nothing to keep in order."""
-    return bool(tx.run(_ANY_GROUP, (number,)).fetchall())
 
 
 def _head(tx: Transaction, number: int, group: str) -> Row | None:
@@ -191,12 +185,11 @@ def promote(tx: Transaction, number: int, now: float) -> None:
 
 def ready(tx: Transaction, number: int, consumer: str, now: float, limit: int) -> list[Row]:
     """Select what a consumer may lease, in the order of G4."""
-    everybodys = tx.run(_READY, (number, "", now, limit))
-    if not consumer:
-        rows: list[Row] = everybodys.fetchall()
-        return rows
-    own = tx.run(_READY, (number, consumer, now, limit))
-    return list(islice(merge(everybodys, own, key=lambda row: (-row[7], row[3], row[1])), limit))
+    rows: list[Row] = tx.run(_READY, (number, "", now, limit)).fetchall()
+    own = tx.run(_READY, (number, consumer, now, limit)).fetchall() if consumer else None
+    if own:
+        return list(islice(merge(rows, own, key=lambda row: (-row[7], row[3], row[1])), limit))
+    return rows
 
 
 def held_by(tx: Transaction, number: int, token: str) -> list[Row]:

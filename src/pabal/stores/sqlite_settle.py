@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from pabal.sql.sqlite import Transaction
 from pabal.store import Done, Outcome, Receipt, Retry, Settlement, Verdict
-from pabal.stores.sqlite_moves import Sheet, any_groups, insert, release, turn_of
+from pabal.stores.sqlite_moves import Row, Sheet, insert, release, turn_of
 from pabal.stores.sqlite_rows import DEAD, DELAYED, DONE, HELD, READY, text_of
 
 _CURRENT = "where queue_id = ? and id = ? and state = 2 and token = ?"
-_DONE = f"update messages set state = 4, moment = ?, failure = ?, document = null {_CURRENT}"
-_KEEP = f"update messages set state = 4, moment = ?, failure = ? {_CURRENT}"
-_DEAD = f"update messages set state = 5, moment = ?, failure = ? {_CURRENT}"
-_RETRY = f"update messages set state = ?, due_at = ?, moment = ?, failure = coalesce(?, failure) {_CURRENT}"
+_NAMED = f"{_CURRENT} returning seq, grp"
+_DONE = f"update messages set state = 4, moment = ?, failure = ?, document = null {_NAMED}"
+_KEEP = f"update messages set state = 4, moment = ?, failure = ? {_NAMED}"
+_DEAD = f"update messages set state = 5, moment = ?, failure = ? {_NAMED}"
+_RETRY = f"update messages set state = ?, due_at = ?, moment = ?, failure = coalesce(?, failure) {_NAMED}"
 _SPENT = f"insert into spent (name) select document from messages {_CURRENT} and typeof(document) = 'text'"
-_FOUND = "select seq, grp, state, token from messages where queue_id = ? and id = ?"
+_FOUND = "select state, token from messages where queue_id = ? and id = ?"
 _ASIDE = "update messages set state = ?, moment = ?, failure = ? where seq = ? and state = 2 and token = ?"
 
 
@@ -36,30 +37,29 @@ class Settling:
 
     def __call__(self, tx: Transaction, now: float) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        grouped: dict[str, bool] = {}
         for place, (receipt, verdict) in enumerate(self._settlements):
             number = self._known.get(receipt.queue)
             if number is None:
                 outcomes.append(Outcome.LOST)
-            elif self._apply(tx, number, receipt, verdict, now):
+            elif changed := self._apply(tx, number, receipt, verdict, now):
                 outcomes.append(Outcome.APPLIED)
-                if receipt.queue not in grouped:
-                    grouped[receipt.queue] = any_groups(tx, number)
-                if grouped[receipt.queue]:
-                    _regroup(tx, number, receipt, verdict)
+                seq, group = changed[0]
+                if group is not None:
+                    _regroup(tx, number, receipt.queue, seq, group, verdict)
                 if place in self._then:
                     self._follow_up(tx, self._then[place], now)
             else:
                 outcomes.append(_repeated(tx, number, receipt, verdict))
         return outcomes
 
-    def _apply(self, tx: Transaction, number: int, receipt: Receipt, verdict: Verdict, now: float) -> bool:
+    def _apply(self, tx: Transaction, number: int, receipt: Receipt, verdict: Verdict, now: float) -> list[Row]:
         queue, id, token = receipt
         failure = None if verdict.failure is None else text_of(verdict.failure)
         if type(verdict) is Retry:
             state, due = (DELAYED, now + verdict.delay) if verdict.delay > 0 else (READY, now)
             tx.rings[queue] = number
-            return tx.change(_RETRY, (state, due, now, failure, number, id, token)) == 1
+            changed: list[Row] = tx.run(_RETRY, (state, due, now, failure, number, id, token)).fetchall()
+            return changed
         if type(verdict) is not Done:
             statement = _DEAD
         elif verdict.keep:
@@ -68,7 +68,8 @@ class Settling:
             statement = _DONE
             if self._files:
                 tx.change(_SPENT, (number, id, token))
-        return tx.change(statement, (now, failure, number, id, token)) == 1
+        changed = tx.run(statement, (now, failure, number, id, token)).fetchall()
+        return changed
 
     def _follow_up(self, tx: Transaction, sheets: Sequence[Sheet], now: float) -> None:
         # Look for every id: a clash would undo the settlement with the follow-up.
@@ -78,23 +79,22 @@ class Settling:
             self.unused = [place for place in self.unused if place not in used]
 
 
-def _regroup(tx: Transaction, number: int, receipt: Receipt, verdict: Verdict) -> None:
+def _regroup(tx: Transaction, number: int, queue: str, seq: int, group: str, verdict: Verdict) -> None:
     """Let the next of a group come up, or hold back one that came back to a group it does not lead."""
-    seq, group, state, _ = tx.run(_FOUND, (number, receipt.id)).fetchall()[0]
     if type(verdict) is not Retry:
-        release(tx, number, receipt.queue, [group])
-    elif state == READY and turn_of(tx, number, seq, group) == HELD:
+        release(tx, number, queue, [group])
+    elif verdict.delay <= 0 and turn_of(tx, number, seq, group) == HELD:
         tx.change("update messages set state = 3 where seq = ?", (seq,))
 
 
 def _repeated(tx: Transaction, number: int, receipt: Receipt, verdict: Verdict) -> Outcome:
     found = tx.run(_FOUND, (number, receipt.id)).fetchall()
-    if not found or found[0][3] != receipt.token:
+    if not found or found[0][1] != receipt.token:
         return Outcome.LOST
     if type(verdict) is Retry:
-        same = found[0][2] in (READY, DELAYED, HELD)
+        same = found[0][0] in (READY, DELAYED, HELD)
     else:
-        same = found[0][2] == (DONE if type(verdict) is Done else DEAD)
+        same = found[0][0] == (DONE if type(verdict) is Done else DEAD)
     return Outcome.REPEATED if same else Outcome.LOST
 
 
