@@ -15,8 +15,7 @@ import pytest
 from pabal import durable
 from pabal.errors import StoreFailed, StoreFull, StoreRefused, Uncertain
 from pabal.store import Done, Draft, Outcome, Published, Retry, State, Terms
-from pabal.stores import files_feed, files_follow_ups
-from pabal.stores.files import FileStore
+from pabal.stores.files import FileStore, feed, follow_ups
 from pabal.testing import ManualClock
 from pabal.testing.store_place import (
     FAILED,
@@ -277,7 +276,7 @@ def stop_before_finishing(store: FileStore, verdict: Done | Retry) -> None:
     lease = take_one(store)
 
     def die() -> None:
-        files_follow_ups.finish = lambda *_: os._exit(0)  # in the child only
+        follow_ups.finish = lambda *_: os._exit(0)  # in the child only
         settle(store, lease, verdict)
 
     child = Child(die)
@@ -402,7 +401,7 @@ def test_without_inotify_the_directories_are_listed_again(
     def none_left() -> None:
         raise OSError(errno.EMFILE, "no inotify instance to be had")
 
-    monkeypatch.setattr(files_feed, "Inotify", none_left)
+    monkeypatch.setattr(feed, "Inotify", none_left)
     with closing(FileStore(root, clock=clock)) as store, closing(FileStore(root, clock=clock)) as other:
         assert store.facts()["woken by"] == "poll"
         for n in range(3):

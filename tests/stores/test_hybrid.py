@@ -8,8 +8,8 @@ import pytest
 
 from pabal.errors import StoreFailed
 from pabal.store import Dead, Done, Failure, Settlement, State
-from pabal.stores.bodies import BodyFolder, Document
 from pabal.stores.hybrid import HybridStore
+from pabal.stores.sqlite.bodies import BodyFolder, Document
 from pabal.testing import ManualClock
 from pabal.testing.store_place import FAILED, ack, bodies, draft, drain, publish, settle, take, take_one
 
@@ -127,7 +127,7 @@ def test_check_removes_old_files_that_no_message_names(
     BodyFolder(folder.parent).put([Document("jobs", "orphan", b"{}")])
     assert store.check(repair=True) == []  # it may belong to a publish under way
     later = time.time() + 120
-    monkeypatch.setattr("pabal.stores.sqlite_check.time.time", lambda: later)
+    monkeypatch.setattr("pabal.stores.sqlite.check.time.time", lambda: later)
     assert [finding.repaired for finding in store.check(repair=False)] == [False]
     (finding,) = store.check(repair=True)
     assert finding.where == "bodies/jobs/orphan.json" and finding.repaired

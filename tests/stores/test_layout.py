@@ -16,7 +16,7 @@ from pabal.errors import InvalidInput
 from pabal.message import MAX_PRIORITY, MIN_PRIORITY, Message
 from pabal.store import Dead, Done, Outcome, Published, Retry, Settlement, State
 from pabal.stores.files import FileStore
-from pabal.stores.files_names import LAST_DUE, Names, native_base, plain_stem
+from pabal.stores.files.names import LAST_DUE, Names, native_base, plain_stem
 from pabal.stores.layout import NativeLayout, admits
 from pabal.testing import ManualClock
 from pabal.testing.store_place import FAILED, ack, bodies, bury, draft, drain, publish, retry, settle, take, take_one

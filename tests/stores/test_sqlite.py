@@ -13,9 +13,8 @@ import pytest
 from pabal.errors import NameTaken, QueueFull, StoreFull, StoreRefused
 from pabal.sql.sqlite import Connection, connect
 from pabal.store import Done, Outcome, Settlement, State, Terms
-from pabal.stores import sqlite_moves, sqlite_reads, sqlite_settle
 from pabal.stores.place import file_system, require_local
-from pabal.stores.sqlite import SqliteStore
+from pabal.stores.sqlite import SqliteStore, moves, reads, settle
 from pabal.testing import ManualClock
 from pabal.testing.store_place import Child, ack, bodies, draft, drain, publish, retry, take, take_one
 
@@ -42,32 +41,32 @@ def db(store: SqliteStore, tmp_path: Path) -> Iterator[Connection]:
 # Plans
 
 _PLANS: list[tuple[str, str, int]] = [
-    (sqlite_moves._READY, "messages_ready (queue_id=? AND target=?)", 4),
-    (sqlite_moves._DUE, "messages_delayed (queue_id=? AND due_at<?)", 3),
-    (sqlite_moves._LAPSED, "messages_inflight (queue_id=? AND moment<?)", 3),
-    (sqlite_moves._EXPIRED, "messages_expiring (queue_id=? AND expires_at<?)", 3),
-    (sqlite_moves._HEAD, "messages_group (queue_id=? AND grp=?)", 2),
-    (sqlite_moves._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
-    (sqlite_moves._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=?)", 3),
-    (sqlite_moves._LEASE, "INTEGER PRIMARY KEY (rowid=?)", 3),
-    (sqlite_moves._PROMOTE, "INTEGER PRIMARY KEY (rowid=?)", 2),
-    (sqlite_moves._EXTEND, "messages_id (queue_id=? AND id=?)", 4),
-    (sqlite_settle._DONE, "messages_id (queue_id=? AND id=?)", 5),
-    (sqlite_settle._RETRY, "messages_id (queue_id=? AND id=?)", 7),
-    (sqlite_settle._DEAD, "messages_id (queue_id=? AND id=?)", 5),
+    (moves._READY, "messages_ready (queue_id=? AND target=?)", 4),
+    (moves._DUE, "messages_delayed (queue_id=? AND due_at<?)", 3),
+    (moves._LAPSED, "messages_inflight (queue_id=? AND moment<?)", 3),
+    (moves._EXPIRED, "messages_expiring (queue_id=? AND expires_at<?)", 3),
+    (moves._HEAD, "messages_group (queue_id=? AND grp=?)", 2),
+    (moves._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
+    (moves._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=?)", 3),
+    (moves._LEASE, "INTEGER PRIMARY KEY (rowid=?)", 3),
+    (moves._PROMOTE, "INTEGER PRIMARY KEY (rowid=?)", 2),
+    (moves._EXTEND, "messages_id (queue_id=? AND id=?)", 4),
+    (settle._DONE, "messages_id (queue_id=? AND id=?)", 5),
+    (settle._RETRY, "messages_id (queue_id=? AND id=?)", 7),
+    (settle._DEAD, "messages_id (queue_id=? AND id=?)", 5),
     (
-        sqlite_reads._PURGEABLE.format("state = 4 and state > 2"),
+        reads._PURGEABLE.format("state = 4 and state > 2"),
         "messages_aside (queue_id=? AND state=? AND moment<?)",
         3,
     ),
     (
-        sqlite_reads._PURGEABLE.format("state = 5 and state > 2"),
+        reads._PURGEABLE.format("state = 5 and state > 2"),
         "messages_aside (queue_id=? AND state=? AND moment<?)",
         3,
     ),
-    (sqlite_reads._SAME_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))", 6),
-    (sqlite_reads._LOWER_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority<?)", 4),
-    (sqlite_reads._TARGET, "messages_ready (queue_id=? AND target>?)", 2),
+    (reads._SAME_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))", 6),
+    (reads._LOWER_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority<?)", 4),
+    (reads._TARGET, "messages_ready (queue_id=? AND target>?)", 2),
 ]
 
 
@@ -80,15 +79,15 @@ def test_every_statement_finds_its_rows_by_an_index_and_sorts_nothing(
     assert "SCAN" not in plan[0] and "TEMP B-TREE" not in plan[0]
 
 
-@pytest.mark.parametrize("statement", [sqlite_reads._ANYTHING, sqlite_reads._LAPSED, sqlite_reads._NEXT])
+@pytest.mark.parametrize("statement", [reads._ANYTHING, reads._LAPSED, reads._NEXT])
 def test_looking_before_locking_scans_nothing(db: Connection, statement: str) -> None:
-    values = {sqlite_reads._ANYTHING: 3, sqlite_reads._LAPSED: 3, sqlite_reads._NEXT: 4}[statement]
+    values = {reads._ANYTHING: 3, reads._LAPSED: 3, reads._NEXT: 4}[statement]
     plan = [row[3] for row in db.execute("explain query plan " + statement, (1,) * values)]
     assert not [step for step in plan if "SCAN messages" in step or "TEMP" in step], plan
 
 
 def test_what_a_token_holds_is_found_among_the_messages_in_flight(db: Connection) -> None:
-    plan = [row[3] for row in db.execute("explain query plan " + sqlite_moves._HELD_BY, (1, "t"))]
+    plan = [row[3] for row in db.execute("explain query plan " + moves._HELD_BY, (1, "t"))]
     assert "messages_inflight (queue_id=?)" in plan[0]
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pabal.clock import Clock
 from pabal.codec import Codec
-from pabal.stores.bodies import BodyFolder
 from pabal.stores.sqlite import SqliteStore
+from pabal.stores.sqlite.bodies import BodyFolder
 
 
 class HybridStore(SqliteStore):

@@ -19,7 +19,6 @@ show (G1, G7, G9) is in `tests/crash`.
 import pytest
 
 for _topic in (
-    "place",
     "suite_publish",
     "suite_order",
     "suite_leases",

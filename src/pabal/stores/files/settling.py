@@ -8,12 +8,12 @@ from contextlib import suppress
 
 from pabal import jsontext
 from pabal.store import Dead, Done, Failure, Outcome, Retry, Settlement, State, Verdict
-from pabal.stores.files_dedup import new_tag
-from pabal.stores.files_finding import find_lease, find_settled, locate
-from pabal.stores.files_names import ceiled
-from pabal.stores.files_reading import why_path
-from pabal.stores.files_restating import restate
-from pabal.stores.files_spool import Held, Root, Spool
+from pabal.stores.files.dedup import new_tag
+from pabal.stores.files.finding import find_lease, find_settled, locate
+from pabal.stores.files.names import ceiled
+from pabal.stores.files.reading import why_path
+from pabal.stores.files.restating import restate
+from pabal.stores.files.spool import Held, Root, Spool
 
 _WHERE: dict[type[Verdict], tuple[State, ...]] = {
     Done: (State.DONE,),

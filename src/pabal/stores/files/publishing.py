@@ -17,13 +17,13 @@ from pabal.codec import Restatable
 from pabal.errors import QueueFull, TooLarge, Uncertain
 from pabal.names import check_id
 from pabal.store import Draft, Published, State
-from pabal.stores import files_dedup as dedup
-from pabal.stores.files_calls import rename_new, start_writing
-from pabal.stores.files_dedup import First
-from pabal.stores.files_finding import locate
-from pabal.stores.files_leasing import listing_of
-from pabal.stores.files_names import ceiled, digest, floored, native_base, plain_stem
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files import dedup
+from pabal.stores.files.calls import rename_new, start_writing
+from pabal.stores.files.dedup import First
+from pabal.stores.files.finding import locate
+from pabal.stores.files.leasing import listing_of
+from pabal.stores.files.names import ceiled, digest, floored, native_base, plain_stem
+from pabal.stores.files.spool import Root, Spool
 
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
 _GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

@@ -9,16 +9,16 @@ from pathlib import Path
 from pabal import durable
 from pabal.errors import PabalError
 from pabal.store import Draft, Finding, State
-from pabal.stores import files_dedup as dedup
-from pabal.stores.files_browsing import waiting_state
-from pabal.stores.files_follow_ups import finish, finish_all
-from pabal.stores.files_leasing import look
-from pabal.stores.files_names import Slot
-from pabal.stores.files_publishing import rescue
-from pabal.stores.files_reading import UNREADABLE, read_message, read_whole, set_aside
-from pabal.stores.files_restating import restate, restated
-from pabal.stores.files_settling import remove
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files import dedup
+from pabal.stores.files.browsing import waiting_state
+from pabal.stores.files.follow_ups import finish, finish_all
+from pabal.stores.files.leasing import look
+from pabal.stores.files.names import Slot
+from pabal.stores.files.publishing import rescue
+from pabal.stores.files.reading import UNREADABLE, read_message, read_whole, set_aside
+from pabal.stores.files.restating import restate, restated
+from pabal.stores.files.settling import remove
+from pabal.stores.files.spool import Root, Spool
 
 LEFTOVER_SECONDS = 60.0
 

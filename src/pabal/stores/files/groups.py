@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeAlias
 
-from pabal.stores.files_names import REVIVED, Slot
+from pabal.stores.files.names import REVIVED, Slot
 
 
 class DocumentOrder(NamedTuple):

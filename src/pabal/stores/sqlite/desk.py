@@ -8,8 +8,8 @@ from pabal.errors import StoreFull, TooLarge
 from pabal.names import check_id, check_name
 from pabal.sql.sqlite import Database
 from pabal.store import Draft
-from pabal.stores.bodies import Bodies, Document, Place
-from pabal.stores.sqlite_moves import Sheet
+from pabal.stores.sqlite.bodies import Bodies, Document, Place
+from pabal.stores.sqlite.moves import Sheet
 
 
 class Desk:

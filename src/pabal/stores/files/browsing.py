@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from pabal.store import Entry, Failure, State
-from pabal.stores.files_finding import locate, order_in, slots_in
-from pabal.stores.files_leasing import look
-from pabal.stores.files_names import Slot
-from pabal.stores.files_reading import (
+from pabal.stores.files.finding import locate, order_in, slots_in
+from pabal.stores.files.leasing import look
+from pabal.stores.files.names import Slot
+from pabal.stores.files.reading import (
     UNREADABLE,
     failure_of_text,
     read_failure,
@@ -16,7 +16,7 @@ from pabal.stores.files_reading import (
     read_whole,
     why_path,
 )
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files.spool import Root, Spool
 
 WAITING = (State.READY, State.DELAYED)
 

@@ -13,9 +13,9 @@ from pabal.codec import Codec
 from pabal.errors import DecodeError
 from pabal.sql.sqlite import Connection, Database, Transaction
 from pabal.store import Finding
-from pabal.stores.bodies import Bodies, BodyFolder
-from pabal.stores.sqlite_moves import release, take_spent
-from pabal.stores.sqlite_rows import DEAD, HELD, STATES, DocumentGone, fault, read_message
+from pabal.stores.sqlite.bodies import Bodies, BodyFolder
+from pabal.stores.sqlite.moves import release, take_spent
+from pabal.stores.sqlite.rows import DEAD, HELD, STATES, DocumentGone, fault, read_message
 
 _SLICE = 500
 _LEFTOVER_SECONDS = 60.0  # a younger file may belong to a publish that has not committed yet

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pabal.codec import Restatable
 from pabal.errors import DecodeError
 from pabal.store import State
-from pabal.stores.files_calls import exchange
-from pabal.stores.files_dedup import new_tag
-from pabal.stores.files_reading import read_whole
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files.calls import exchange
+from pabal.stores.files.dedup import new_tag
+from pabal.stores.files.reading import read_whole
+from pabal.stores.files.spool import Root, Spool
 
 
 def restate(root: Root, spool: Spool, directory: str, name: str, state: State, reason: str = "") -> bool:

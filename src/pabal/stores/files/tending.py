@@ -10,15 +10,15 @@ from heapq import nsmallest
 from itertools import islice
 
 from pabal.store import State
-from pabal.stores import files_dedup as dedup
-from pabal.stores.files_browsing import corrupt_names, waiting
-from pabal.stores.files_finding import order_in, slots_in
-from pabal.stores.files_leasing import look
-from pabal.stores.files_names import Slot, floored
-from pabal.stores.files_reading import why_path
-from pabal.stores.files_restating import restate
-from pabal.stores.files_settling import date, remove
-from pabal.stores.files_spool import NO_ROOM, Root, Spool
+from pabal.stores.files import dedup
+from pabal.stores.files.browsing import corrupt_names, waiting
+from pabal.stores.files.finding import order_in, slots_in
+from pabal.stores.files.leasing import look
+from pabal.stores.files.names import Slot, floored
+from pabal.stores.files.reading import why_path
+from pabal.stores.files.restating import restate
+from pabal.stores.files.settling import date, remove
+from pabal.stores.files.spool import NO_ROOM, Root, Spool
 
 _REMEMBERED = 100_000  # of the oldest settled names, so that a large directory is listed rarely
 _SWEEP_SLICE = 1000

@@ -1,9 +1,9 @@
 """The file store: a directory per state, a rename per change of state; many processes, no daemon.
 
 Any program may publish by moving a file in, and read with `ls` and `cat`. The parts: `layout` (names and places),
-`files_spool` (directories and locks), `files_listing` (what waits, in order), `files_publishing`, `files_intake`
-(foreign files), `files_leasing`, `files_settling`, `files_follow_ups`, `files_dedup`, `files_browsing`,
-`files_tending` (revive, purge), `files_checking`.
+`spool` (directories and locks), `listing` (what waits, in order), `publishing`, `intake`
+(foreign files), `leasing`, `settling`, `follow_ups`, `dedup`, `browsing`,
+`tending` (revive, purge), `checking`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,9 @@ from pabal.store import (
     State,
     Watch,
 )
-from pabal.stores import files_browsing as browsing
-from pabal.stores import files_checking as checking
-from pabal.stores import files_follow_ups as follow_ups
-from pabal.stores import files_leasing as leasing
-from pabal.stores import files_publishing as publishing
-from pabal.stores import files_settling as settling
-from pabal.stores import files_tending as tending
-from pabal.stores.files_dedup import new_tag
-from pabal.stores.files_spool import FORMAT, Root, write_synced
+from pabal.stores.files import browsing, checking, follow_ups, leasing, publishing, settling, tending
+from pabal.stores.files.dedup import new_tag
+from pabal.stores.files.spool import FORMAT, Root, write_synced
 from pabal.stores.layout import Layout, NativeLayout
 from pabal.watch import ARRIVALS, ATTRIB, MOVED_TO, PathWatch
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pabal.ids import new_token
 from pabal.store import Draft
-from pabal.stores.files_names import ceiled
-from pabal.stores.files_spool import Spool
+from pabal.stores.files.names import ceiled
+from pabal.stores.files.spool import Spool
 
 _BY_KEY, _BY_ID, _GONE = "k", "i", "g"  # the first letter of a record's name; gone: the message of an id was purged
 

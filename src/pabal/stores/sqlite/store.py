@@ -21,16 +21,15 @@ from pabal.names import check_name
 from pabal.sql.migrate import fact, migrate, set_fact
 from pabal.sql.sqlite import Conflict, Connection, Database, Transaction
 from pabal.store import Draft, Entry, Finding, Lease, Outcome, Published, Receipt, Settlement, State
-from pabal.stores import sqlite_moves as moves
-from pabal.stores import sqlite_reads as reads
-from pabal.stores.bells import Bells
-from pabal.stores.bodies import Bodies, InRow
-from pabal.stores.desk import Desk
 from pabal.stores.place import require_local
-from pabal.stores.sqlite_check import check
-from pabal.stores.sqlite_rows import CORRUPT, STATES, failure_of, fault, read_message
-from pabal.stores.sqlite_seed import adopt, set_tables_aside
-from pabal.stores.sqlite_settle import Settling, set_aside
+from pabal.stores.sqlite import moves, reads
+from pabal.stores.sqlite.bells import Bells
+from pabal.stores.sqlite.bodies import Bodies, InRow
+from pabal.stores.sqlite.check import check
+from pabal.stores.sqlite.desk import Desk
+from pabal.stores.sqlite.rows import CORRUPT, STATES, failure_of, fault, read_message
+from pabal.stores.sqlite.seed import adopt, set_tables_aside
+from pabal.stores.sqlite.settle import Settling, set_aside
 from pabal.watch import PathWatch
 
 SWEEPER_SECONDS = 30.0  # how long who took over a message has to settle it
@@ -352,7 +351,7 @@ class SqliteStore:
 
     def _prepare(self, connection: Connection) -> None:
         seed = set_tables_aside(connection)
-        migrate(connection, "queues", "pabal.stores")
+        migrate(connection, "queues", __package__)
         if seed:
             adopt(connection, self._codec, self._bodies, self._clock)
         self._settle_boot(connection)

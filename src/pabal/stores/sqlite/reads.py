@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pabal.errors import InvalidInput
 from pabal.sql.sqlite import Connection
 from pabal.store import State
-from pabal.stores.sqlite_rows import DELAYED, HELD, INFLIGHT, NUMBERS, READY, STATES
+from pabal.stores.sqlite.rows import DELAYED, HELD, INFLIGHT, NUMBERS, READY, STATES
 
 Row = tuple[Any, ...]
 T = TypeVar("T")

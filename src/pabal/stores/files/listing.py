@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pabal import jsontext
 from pabal.store import State
-from pabal.stores.files_feed import Feed
-from pabal.stores.files_groups import DocumentOrder, Groups, Order
-from pabal.stores.files_names import Slot
+from pabal.stores.files.feed import Feed
+from pabal.stores.files.groups import DocumentOrder, Groups, Order
+from pabal.stores.files.names import Slot
 from pabal.watch import ARRIVALS, DELETE, MOVED_FROM, MOVED_TO
 
 if TYPE_CHECKING:
-    from pabal.stores.files_spool import Root, Spool
+    from pabal.stores.files.spool import Root, Spool
 
 _PROMOTE_SLICE = 1000
 _SETTLED_NS = 2_000_000_000  # a directory's time of change is trusted once it is this old

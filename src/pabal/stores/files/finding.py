@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 
 from pabal.store import Receipt, State
-from pabal.stores.files_groups import Order
-from pabal.stores.files_names import Slot, tokened
-from pabal.stores.files_reading import learn
-from pabal.stores.files_spool import Held, Root, Spool
+from pabal.stores.files.groups import Order
+from pabal.stores.files.names import Slot, tokened
+from pabal.stores.files.reading import learn
+from pabal.stores.files.spool import Held, Root, Spool
 
 # In the order in which messages move, so that one on its way is not missed.
 _SEARCHED = (State.READY, State.DELAYED, State.INFLIGHT, State.DEAD, State.DONE, State.CORRUPT)

@@ -7,7 +7,7 @@ from pabal.codec import Codec
 from pabal.errors import DecodeError
 from pabal.message import Message
 from pabal.store import Failure, FailureCode, State
-from pabal.stores.bodies import Bodies, Place
+from pabal.stores.sqlite.bodies import Bodies, Place
 
 READY, DELAYED, INFLIGHT, HELD, DONE, DEAD, CORRUPT = range(7)
 

@@ -21,14 +21,14 @@ from pabal.errors import InvalidInput, NameTaken, StoreClosed, StoreError, Store
 from pabal.ids import IdMaker
 from pabal.names import check_name
 from pabal.store import State
-from pabal.stores.files_names import Names, Slot, floored
+from pabal.stores.files.names import Names, Slot, floored
 from pabal.stores.layout import Layout
 from pabal.stores.place import require_local
 
 if TYPE_CHECKING:
-    from pabal.stores.files_feed import Feed
-    from pabal.stores.files_listing import Listing
-    from pabal.stores.files_tending import Purging
+    from pabal.stores.files.feed import Feed
+    from pabal.stores.files.listing import Listing
+    from pabal.stores.files.tending import Purging
 
 T = TypeVar("T")
 

@@ -16,13 +16,13 @@ from pabal import durable, jsontext
 from pabal.errors import DecodeError, PabalError
 from pabal.message import Message
 from pabal.store import Draft, Failure, State
-from pabal.stores import files_dedup as dedup
-from pabal.stores.files_calls import rename_new
-from pabal.stores.files_dedup import First
-from pabal.stores.files_listing import Listing
-from pabal.stores.files_names import Slot, digest, floored, native_base, plain_stem
-from pabal.stores.files_reading import UNREADABLE, check_regular, id_of_stem, order_of, read_whole, set_aside
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files import dedup
+from pabal.stores.files.calls import rename_new
+from pabal.stores.files.dedup import First
+from pabal.stores.files.listing import Listing
+from pabal.stores.files.names import Slot, digest, floored, native_base, plain_stem
+from pabal.stores.files.reading import UNREADABLE, check_regular, id_of_stem, order_of, read_whole, set_aside
+from pabal.stores.files.spool import Root, Spool
 
 PATIENCE = 2.0  # seconds
 

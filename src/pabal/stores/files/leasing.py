@@ -9,14 +9,14 @@ from functools import partial
 
 from pabal.ids import new_token
 from pabal.store import Lease, Outcome, Receipt, State
-from pabal.stores.files_feed import Feed
-from pabal.stores.files_finding import find_lease, order_in, slots_in
-from pabal.stores.files_intake import PATIENCE, take_in
-from pabal.stores.files_listing import Listing
-from pabal.stores.files_names import Slot, booted, ceiled, digest, tokened
-from pabal.stores.files_reading import UNREADABLE, learn, read_failure, read_message, set_aside, why_path
-from pabal.stores.files_restating import restate
-from pabal.stores.files_spool import Held, Root, Spool
+from pabal.stores.files.feed import Feed
+from pabal.stores.files.finding import find_lease, order_in, slots_in
+from pabal.stores.files.intake import PATIENCE, take_in
+from pabal.stores.files.listing import Listing
+from pabal.stores.files.names import Slot, booted, ceiled, digest, tokened
+from pabal.stores.files.reading import UNREADABLE, learn, read_failure, read_message, set_aside, why_path
+from pabal.stores.files.restating import restate
+from pabal.stores.files.spool import Held, Root, Spool
 
 JUDGING_SECONDS = 30.0  # how long who takes over a message may hold it
 _LAST_DEADLINE = 16**10 - 1

@@ -15,8 +15,8 @@ from pabal.message import MAX_PRIORITY, MIN_PRIORITY, Message
 from pabal.names import check_id, check_name
 from pabal.sql.sqlite import Connection
 from pabal.store import Failure, FailureCode
-from pabal.stores.bodies import Bodies, Document
-from pabal.stores.sqlite_rows import CORRUPT, DEAD, DELAYED, DONE, INFLIGHT, READY, text_of
+from pabal.stores.sqlite.bodies import Bodies, Document
+from pabal.stores.sqlite.rows import CORRUPT, DEAD, DELAYED, DONE, INFLIGHT, READY, text_of
 
 _WORDS = {"ready": READY, "delayed": DELAYED, "inflight": INFLIGHT, "dlq": DEAD, "archived": DONE}
 _INSERT = """

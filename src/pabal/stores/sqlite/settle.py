@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from pabal.sql.sqlite import Transaction
 from pabal.store import Done, Outcome, Receipt, Retry, Settlement, Verdict
-from pabal.stores.sqlite_moves import Row, Sheet, insert, release, turn_of
-from pabal.stores.sqlite_rows import DEAD, DELAYED, DONE, HELD, READY, text_of
+from pabal.stores.sqlite.moves import Row, Sheet, insert, release, turn_of
+from pabal.stores.sqlite.rows import DEAD, DELAYED, DONE, HELD, READY, text_of
 
 _CURRENT = "where queue_id = ? and id = ? and state = 2 and token = ?"
 _NAMED = f"{_CURRENT} returning seq, grp"

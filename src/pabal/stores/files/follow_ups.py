@@ -15,13 +15,13 @@ from typing import Any
 
 from pabal import durable, jsontext
 from pabal.store import Outcome, Settlement, State
-from pabal.stores import files_dedup as dedup
-from pabal.stores.files_calls import rename_new
-from pabal.stores.files_dedup import First
-from pabal.stores.files_names import tokened
-from pabal.stores.files_publishing import Parcel, discard, publish, stage
-from pabal.stores.files_settling import Move, date, prepare, settled_before, tidy
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files import dedup
+from pabal.stores.files.calls import rename_new
+from pabal.stores.files.dedup import First
+from pabal.stores.files.names import tokened
+from pabal.stores.files.publishing import Parcel, discard, publish, stage
+from pabal.stores.files.settling import Move, date, prepare, settled_before, tidy
+from pabal.stores.files.spool import Root, Spool
 
 OLD_SECONDS = 60.0
 _PLAN, _INPUT, _WHY = "plan.json", "input", "why"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pabal.errors import NameTaken, QueueFull
 from pabal.sql.sqlite import Transaction
 from pabal.store import Draft, Published
-from pabal.stores.sqlite_rows import DELAYED, HELD, READY
+from pabal.stores.sqlite.rows import DELAYED, HELD, READY
 
 PROMOTED_AT_ONCE = 10_000
 

@@ -15,9 +15,9 @@ from pabal.message import Message
 from pabal.names import check_id
 from pabal.policy import LARGEST_MAX_BYTES
 from pabal.store import Failure, FailureCode, State
-from pabal.stores.files_groups import DocumentOrder
-from pabal.stores.files_names import Slot, ceiled, digest, floored, plain_stem
-from pabal.stores.files_spool import Root, Spool
+from pabal.stores.files.groups import DocumentOrder
+from pabal.stores.files.names import Slot, ceiled, digest, floored, plain_stem
+from pabal.stores.files.spool import Root, Spool
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SPECIAL = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})  # a symlink, a socket or FIFO, a device without driver
