@@ -20,10 +20,13 @@ check: $(VENV)/tested
 soak: $(VENV)/tested
 	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) tests/crash tests/conformance
 
-bench: $(VENV)/benched
+bench: $(VENV)/tested
 	$(BIN)/python benchmarks/run.py
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or later is needed: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' || scripts/system-packages
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
@@ -31,9 +34,6 @@ $(VENV)/installed: pyproject.toml
 $(VENV)/tested: $(VENV)/installed constraints.txt scripts/system-packages
 	scripts/system-packages
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,bench]'
-	touch $@
-
-$(VENV)/benched: $(VENV)/tested
 	touch $@
 
 clean:

@@ -7,7 +7,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "pabal"
 
-VALUES = {"errors", "names", "clock", "ids", "jsontext", "message", "envelope", "policy"}
+VALUES = {"errors", "names", "clock", "ids", "jsontext", "message", "envelope", "policy", "rules"}
 CONTRACTS = {"store", "codec"}
 PRIMITIVES = {"durable", "watch"}
 CORE = {"judge", "schema", "renewal", "delivery", "waiter", "queue", "worker"}
@@ -21,15 +21,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sql": VALUES | CONTRACTS | PRIMITIVES,
     "stores": VALUES | CONTRACTS | PRIMITIVES | {"sql", "codecs"},
     "codecs": VALUES | CONTRACTS,
-    "connect": VALUES | CONTRACTS | CORE | {"stores"},
+    "mailbox": VALUES | CONTRACTS | PRIMITIVES | CORE,
+    "connect": VALUES | CONTRACTS | CORE | {"stores", "mailbox"},
     "testing": VALUES | CONTRACTS | {"codecs"},
-    "cli": VALUES | CONTRACTS | CORE | {"connect", "__init__"},
+    "runtime": VALUES | CONTRACTS | PRIMITIVES,
+    "manager": VALUES | CONTRACTS | PRIMITIVES | CORE | {"mailbox", "connect", "runtime"},
+    "cli": VALUES | CONTRACTS | CORE | {"connect", "mailbox", "runtime", "manager", "__init__"},
     "__init__": VALUES | CONTRACTS | CORE | {"connect"},
 }
 
 # Each third-party package and the parts that may import it.
 THIRD_PARTY: dict[str, set[str]] = {
-    "msgspec": VALUES | CONTRACTS | {"codecs", "schema"},
+    "msgspec": VALUES | CONTRACTS | {"codecs", "schema", "runtime", "manager", "mailbox"},
+    "psutil": {"runtime"},
     "apsw": {"sql"},
     "fastjsonschema": {"schema"},
     "click": {"cli"},

@@ -1,12 +1,13 @@
 """From a URL to a store, and clear words where it cannot be."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 import pabal
 from pabal.connect import parse_url
-from pabal.errors import InvalidUrl, StoreClosed
+from pabal.errors import InvalidUrl, StoreClosed, StoreMissing
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,28 @@ def test_a_consumer_has_a_name_of_its_own(tmp_path: Path) -> None:
         assert mq.queue("jobs").consumer
     with pabal.connect(f"sqlite:{tmp_path}/x.db", consumer="me") as mq:
         assert mq.queue("jobs").consumer == "me"
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "file", "hybrid"])
+def test_looking_makes_no_store(scheme: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    with pytest.raises(StoreMissing, match="no store at"):
+        pabal.connect(f"{scheme}:{place}", create=False)
+    assert list(tmp_path.iterdir()) == []
+    pabal.connect(f"{scheme}:{place}").close()
+    pabal.connect(f"{scheme}:{place}", create=False).close()
+
+
+def test_looking_leaves_what_is_somebody_elses_alone(tmp_path: Path) -> None:
+    notes, text, other = tmp_path / "notes", tmp_path / "text.db", tmp_path / "other.db"
+    notes.mkdir()
+    (notes / "a.txt").write_text("mine")
+    text.write_text("no database at all, but long enough to look like one" * 20)
+    with sqlite3.connect(other) as database:
+        database.execute("create table theirs (a)")
+    database.close()
+    before = sorted(tmp_path.rglob("*"))
+    for url in (f"file:{notes}", f"sqlite:{text}", f"sqlite:{other}", f"hybrid:{notes}"):
+        with pytest.raises(StoreMissing):
+            pabal.connect(url, create=False)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -35,6 +35,11 @@ def test_a_policy_survives_its_document() -> None:
         ({"dlq": {"queue": "../x"}}, "dlq.queue: queue name must be"),
         ({"maxBytes": (64 << 20) + 1}, "maxBytes must be"),
         ({"visibility": 3}, "unknown field `visibility`"),
+        ({"retry": {"poisonLimit": -1}}, "retry.poisonLimit must be"),
+        ({"onInvalid": "dead-letter"}, "onInvalid dead-letter needs dlq.queue"),
+        ({"onInvalid": "drop"}, r"\$\.onInvalid"),
+        ({"messageSchema": {"rules": [{"field": "a", "type": "odd"}]}}, r"rules\[0\]\.type"),
+        ({"messageSchema": {"rules": [{"field": "a", "type": "minLength"}]}}, "rule minLength of a needs `value`"),
     ],
 )
 def test_a_wrong_value_is_named(document: dict[str, object], says: str) -> None:

@@ -40,4 +40,5 @@ def test_the_error_tree_in_the_docstring_is_the_real_one() -> None:
     for error in classes:
         assert error.__name__ in drawn, error
         assert issubclass(error, errors.PabalError)
-        assert error("x", b"") if error is errors.DecodeError else error("x").code == error.__name__
+        if error not in (errors.DecodeError, errors.Refused):  # the one needs its bytes, the other says another's code
+            assert error("x").code == error.__name__

@@ -1,9 +1,13 @@
 """The queue over every store: policy, sweeps, deliveries, waiting."""
 
 import logging
+import os
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,8 +82,8 @@ def test_a_failed_attempt_comes_back_by_policy_and_then_is_dead(jobs: Queue, clo
     [entry] = jobs.browse(State.DEAD)
     assert entry.failure is not None
     assert (entry.failure.code, entry.failure.reason, entry.failure.attempt, entry.failure.consumer) == (
-        "NACKED",
-        "second",
+        "RETRY_LIMIT",
+        "attempt 2 of 2: NACKED: second",
         2,
         "tester",
     )
@@ -108,7 +112,8 @@ def test_a_lease_that_runs_out_is_judged_like_any_failure(jobs: Queue, clock: Ma
     clock.advance(6)
     assert jobs.lease() == []
     [entry] = jobs.browse(State.DEAD)
-    assert entry.failure is not None and entry.failure.code == "LEASE_EXPIRED"
+    assert entry.failure is not None and entry.failure.code == "RETRY_LIMIT"
+    assert entry.failure.reason == "attempt 2 of 2: LEASE_EXPIRED: the lease ran out"
 
 
 def test_a_message_past_its_time_is_dead_not_delivered(jobs: Queue, clock: ManualClock) -> None:
@@ -132,11 +137,55 @@ def test_dead_letters_are_copied_where_the_policy_says(mq: Connection, jobs: Que
     jobs.publish({"temp": 1}, id="x", trace_id="trace-1")
     one(jobs).bury("broken sensor")
     copy = one(mq.queue("jobs-dlq"))
-    assert (copy.message.id, copy.message.trace_id) == ("x.dlq", "trace-1")
+    assert copy.message.id.startswith("x.dlq.")
+    assert copy.message.trace_id == "trace-1"
     assert copy.body["originalMessage"]["payload"] == {"temp": 1}
     assert copy.body["failure"]["reasonMessage"] == "broken sensor"
     assert copy.body["routing"] == {"sourceQueue": "jobs", "dlqQueue": "jobs-dlq"}
     assert jobs.counts()[State.DEAD] == 1
+
+
+def test_every_death_has_a_document_of_its_own(mq: Connection, jobs: Queue, clock: ManualClock) -> None:
+    other = mq.queue("other")
+    for queue in (jobs, other):
+        queue.configure(Policy(dead_letters=DeadLetterPolicy(queue="dlq")))
+        queue.publish("x", id="evt-1")
+        one(queue).bury()
+    jobs.revive(["evt-1"])
+    clock.advance(1)
+    one(jobs).bury()
+    assert mq.queue("dlq").counts()[State.READY] == 3
+
+
+def test_a_dead_letter_that_is_refused_holds_nobody_back(
+    mq: Connection, jobs: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.configure(Policy(visibility=1, retry=RetryPolicy(limit=1), dead_letters=DeadLetterPolicy(queue="dlq")))
+    jobs.publish_many(["a", "b"])
+    assert len(jobs.lease(2)) == 2
+    clock.advance(2)
+    monkeypatch.setattr("pabal.judge.LARGEST_MAX_BYTES", 10)
+    assert jobs.lease() == []
+    assert jobs.counts()[State.DEAD] == 2
+
+
+def test_a_paused_queue_judges_what_ran_out_and_lets_its_consumer_sleep(jobs: Queue, clock: ManualClock) -> None:
+    jobs.publish_many(["a", "b"], delay=0.5)
+    clock.advance(1)
+    assert one(jobs).attempt == 1
+    jobs.pause()
+    clock.advance(31)
+    looks = time.process_time()
+    assert jobs.lease(wait=0.5) == []
+    assert time.process_time() - looks < 0.2
+    assert jobs.counts()[State.INFLIGHT] == 0
+
+
+def test_a_reason_that_no_text_can_carry_is_mended(jobs: Queue) -> None:
+    jobs.publish("x")
+    one(jobs).bury("lone \ud800 surrogate")
+    [entry] = jobs.browse(State.DEAD)
+    assert entry.failure is not None and entry.failure.reason == "lone ? surrogate"
 
 
 def test_without_dead_letters_an_exhausted_message_is_dropped(jobs: Queue) -> None:
@@ -265,6 +314,44 @@ def test_a_paused_queue_gives_nothing_and_takes_everything(jobs: Queue, mq: Conn
     assert len(other_handle.lease(2)) == 2
 
 
+def test_no_thread_goes_on_under_another_policy(jobs: Queue, mq: Connection) -> None:
+    jobs.publish_many([str(n) for n in range(8)])
+    jobs.pause()
+    for _ in range(20):
+        shared = mq.queue("jobs")
+        with ThreadPoolExecutor(8) as pool:
+            taken = list(pool.map(lambda _, queue=shared: queue.lease(), range(8)))
+        assert taken == [[]] * 8
+
+
+def test_settings_that_cannot_be_read_stop_everything(jobs: Queue, clock: ManualClock) -> None:
+    jobs.store.configure("jobs", {"paused": True, "novel": 1})
+    for _ in range(3):
+        with pytest.raises(InvalidPolicy, match="novel"):
+            jobs.publish("x")
+
+
+def test_messages_given_whole_meet_schema_and_ttl_too(jobs: Queue) -> None:
+    jobs.configure(Policy(ttl=10, body_schema={"type": "number"}))
+    with pytest.raises(ValidationFailed):
+        jobs.publish_many([pabal.Message(id="a", body="text")])
+    jobs.publish_many([pabal.Message(id="b", body=1, created_at=5.0)])
+    found = jobs.find("b")
+    assert found is not None and found.message is not None and found.message.expires_at == 15
+
+
+def test_a_queue_cannot_take_its_own_dead_letters(jobs: Queue) -> None:
+    with pytest.raises(InvalidPolicy, match="its own dead letters"):
+        jobs.configure(Policy(dead_letters=DeadLetterPolicy(queue="jobs")))
+
+
+def test_consuming_needs_no_schema_package(jobs: Queue, mq: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.configure(Policy(body_schema={"type": "number"}))
+    jobs.publish(1)
+    monkeypatch.setitem(sys.modules, "fastjsonschema", None)
+    one(mq.queue("jobs")).ack()
+
+
 def test_pausing_keeps_the_rest_of_the_policy(jobs: Queue) -> None:
     jobs.configure(Policy(visibility=7))
     jobs.pause()
@@ -332,8 +419,11 @@ def test_bad_options_are_refused_and_nothing_is_stored(jobs: Queue, options: dic
 
 def test_bad_terms_of_a_lease_are_refused(jobs: Queue) -> None:
     jobs.publish("x")
-    with pytest.raises(InvalidInput, match="limit must be"):
-        jobs.lease(0)
+    for limit in (0, -1, 1.5):
+        with pytest.raises(InvalidInput, match="limit must be"):
+            jobs.lease(limit)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidInput, match="wait must be"):
+        jobs.lease(wait=float("nan"))
     with pytest.raises(InvalidInput, match="lease must be"):
         jobs.lease(seconds=0)
     delivery = one(jobs)
@@ -392,6 +482,23 @@ def test_the_lease_is_renewed_while_a_block_runs(tmp_path: Path) -> None:
             time.sleep(1.5)
             assert mq.queue("jobs").lease() == []
         assert jobs.counts()[State.DONE] == 1
+
+
+def test_the_lease_is_renewed_in_a_forked_child_too(tmp_path: Path) -> None:
+    with pabal.connect(f"sqlite:{tmp_path}/x.db") as mq:
+        jobs = mq.queue("jobs")
+        jobs.publish_many(["a", "b"])
+        with one(jobs):
+            time.sleep(0.1)  # the parent's renewal thread runs
+        child = os.fork()
+        if child == 0:
+            with warnings.catch_warnings():
+                [delivery] = jobs.lease(seconds=0.6)
+                with delivery:
+                    time.sleep(1.5)
+            os._exit(0 if delivery.settled else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert jobs.counts()[State.DONE] == 2
 
 
 def test_a_death_is_told_once_with_its_fields(jobs: Queue, caplog: pytest.LogCaptureFixture) -> None:

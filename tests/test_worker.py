@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import pabal
 from pabal import Delivery, Policy, Queue, RetryPolicy, State
 from pabal.connect import Connection
-from pabal.errors import ExtraMissing, StoreClosed
+from pabal.errors import ExtraMissing, InvalidInput, StoreClosed
 from pabal.jsontext import Json
 
 
@@ -52,7 +53,10 @@ def test_a_handler_that_raises_is_tried_again_and_then_dead(jobs: Queue) -> None
     assert attempts == [1, 2]
     [entry] = jobs.browse(State.DEAD)
     assert entry.failure is not None
-    assert (entry.failure.code, entry.failure.reason) == ("HANDLER_ERROR", "RuntimeError: no")
+    assert (entry.failure.code, entry.failure.reason) == (
+        "RETRY_LIMIT",
+        "attempt 2 of 2: HANDLER_ERROR: RuntimeError: no",
+    )
 
 
 def test_a_handler_may_settle_by_itself(mq: Connection, jobs: Queue) -> None:
@@ -144,6 +148,47 @@ def test_what_does_not_finish_in_its_grace_is_given_back(jobs: Queue) -> None:
 def test_a_handler_may_outlast_its_grace_when_nobody_asked_to_stop(jobs: Queue) -> None:
     jobs.publish("x")
     assert pabal.worker(jobs, lambda delivery: time.sleep(0.5)).run(count=1, grace=0.1) == 1
+
+
+def test_a_handler_that_exits_ends_the_run_and_gives_the_message_back(jobs: Queue) -> None:
+    jobs.publish("x")
+
+    def handler(delivery: Delivery) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        pabal.worker(jobs, handler).run(wait=30)
+    assert jobs.counts()[State.READY] == 1
+
+
+def test_a_body_refused_by_another_queue_is_an_ordinary_failure(mq: Connection, jobs: Queue) -> None:
+    other = mq.queue("other")
+    other.configure(Policy(body_schema={"type": "number"}))
+    jobs.publish("x")
+    pabal.worker(jobs, lambda delivery: other.publish("no number")).run(count=1)
+    [entry] = jobs.browse(State.READY)
+    assert entry.failure is not None and entry.failure.code == "HANDLER_ERROR"
+
+
+def test_waiting_for_a_slow_handler_is_no_busy_loop(jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.publish("x")
+    looks = 0
+    lease = jobs.store.lease
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return lease(*arguments, **options)
+
+    monkeypatch.setattr(jobs.store, "lease", counted)
+    pabal.worker(jobs, lambda delivery: time.sleep(1), concurrency=2).run(wait=0)
+    assert looks < 50
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1.5])
+def test_a_worker_needs_hands(jobs: Queue, concurrency: int) -> None:
+    with pytest.raises(InvalidInput, match="concurrency"):
+        pabal.worker(jobs, print, concurrency=concurrency)
 
 
 def test_a_long_handler_keeps_its_lease(jobs: Queue, mq: Connection) -> None:

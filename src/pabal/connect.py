@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from pabal.clock import Clock, SystemClock
-from pabal.errors import InvalidUrl
+from pabal.errors import InvalidUrl, StoreMissing
 from pabal.queue import Queue
 from pabal.store import Store
 
@@ -41,22 +43,27 @@ class Connection:
         self.close()
 
 
-def connect(url: str, *, consumer: str = "", clock: Clock | None = None) -> Connection:
-    """Open the store that the URL names: sqlite:///path.db, file:///dir, hybrid:///dir.
+def connect(url: str, *, consumer: str = "", create: bool = True, clock: Clock | None = None) -> Connection:
+    """Open the store that the URL names: sqlite:///path.db, file:///dir, hybrid:///dir, mailbox:///dir of a manager.
 
     Three slashes begin an absolute path, none a relative one (`sqlite:jobs.db`). `consumer` is the name under which
-    messages addressed to it are leased; by default host and process id.
+    messages addressed to it are leased, and the client's name in a mailbox; by default host and process id. A store
+    that is not there is made, unless `create` is False: then StoreMissing, and nothing is touched.
     """
     clock = clock or SystemClock()
+    consumer = consumer or _own_name()
     scheme, path = parse_url(url)
-    return Connection(_OPENERS[scheme](path, clock), clock=clock, consumer=consumer or _own_name())
+    driver = _DRIVERS[scheme](consumer)
+    if not create and not driver.exists(path):
+        raise StoreMissing(f"no store at {path}: publish to make one, or correct {url!r:.80}")
+    return Connection(driver(path, clock=clock), clock=clock, consumer=consumer)
 
 
 def parse_url(url: str) -> tuple[str, Path]:
     """Return scheme and path of a store URL; raise InvalidUrl that says what to write instead."""
     parts = urlsplit(url)
-    known = ", ".join(_OPENERS)
-    if parts.scheme not in _OPENERS:
+    known = ", ".join(_DRIVERS)
+    if parts.scheme not in _DRIVERS:
         raise InvalidUrl(f"a store URL begins with one of {known} and a colon; found {url!r:.80}")
     if parts.netloc:
         raise InvalidUrl(
@@ -71,28 +78,45 @@ def parse_url(url: str) -> tuple[str, Path]:
 
 
 def _own_name() -> str:
-    host = "".join(
-        char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in socket.gethostname()
-    )
-    return f"{host.strip('-')[:150] or 'host'}-{os.getpid()}"
+    host = re.sub(r"[^A-Za-z0-9_]+", "-", socket.gethostname()).strip("-")
+    return f"{host[:150] or 'host'}-{os.getpid()}"
 
 
-def _sqlite(path: Path, clock: Clock) -> Store:
+class _Driver(Protocol):
+    def __call__(self, path: Path, /, *, clock: Clock) -> Store: ...
+
+    def exists(self, path: Path, /) -> bool:
+        """Say whether a store of this kind is there, touching nothing."""
+        ...
+
+
+def _sqlite(consumer: str) -> _Driver:
     from pabal.stores.sqlite import SqliteStore
 
-    return SqliteStore(path, clock=clock)
+    return SqliteStore
 
 
-def _files(path: Path, clock: Clock) -> Store:
+def _files(consumer: str) -> _Driver:
     from pabal.stores.files import FileStore
 
-    return FileStore(path, clock=clock)
+    return FileStore
 
 
-def _hybrid(path: Path, clock: Clock) -> Store:
+def _hybrid(consumer: str) -> _Driver:
     from pabal.stores.hybrid import HybridStore
 
-    return HybridStore(path, clock=clock)
+    return HybridStore
 
 
-_OPENERS: dict[str, Callable[[Path, Clock], Store]] = {"sqlite": _sqlite, "file": _files, "hybrid": _hybrid}
+def _mailbox(consumer: str) -> _Driver:
+    from pabal.mailbox.store import MailboxDriver
+
+    return MailboxDriver(consumer)
+
+
+_DRIVERS: dict[str, Callable[[str], _Driver]] = {
+    "sqlite": _sqlite,
+    "file": _files,
+    "hybrid": _hybrid,
+    "mailbox": _mailbox,
+}

@@ -73,12 +73,12 @@ class Delivery:
         self.fail(FailureCode.NACKED, reason, final=True)
 
     def release(self) -> None:
-        """Give it back unharmed for somebody else to take at once."""
+        """Give it back for somebody else to take at once; the attempt has been counted."""
         self._settle(Retry(0.0, self._lease.failure))
 
     def fail(self, code: str, reason: str, *, delay: float | None = None, final: bool = False) -> None:
         """Settle by the queue's policy for a failure of this kind."""
-        failure = self._queue.failure(code, reason, self.attempt)
+        failure = self._queue.failure(code, reason, self.attempt, self._lease.failure)
         self._settle(self._queue.judge(self.message, failure, delay=delay, final=final))
 
     def extend(self, seconds: float) -> None:

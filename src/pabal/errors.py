@@ -2,21 +2,27 @@
 
 PabalError
 ├── InvalidInput (also a ValueError): the caller's value is refused; nothing was written
-│   ├── InvalidName  NameTaken  InvalidUrl  InvalidReceipt  InvalidPolicy
+│   ├── InvalidName  NameTaken  InvalidUrl  InvalidReceipt  InvalidPolicy  InvalidConfig
 │   ├── InvalidBody  ValidationFailed
 │   ├── TooLarge  TooDeep  NumberOutOfRange  InvalidNumber
-│   └── DuplicateKey  InvalidText  NotUtf8  NotJson
-├── UnsafeFile: a file in a spool that is never opened as a message
-│   └── NotARegularFile  LinkedFile
+│   ├── DuplicateKey  InvalidText  NotUtf8  NotJson  TooManyHeaders  InvalidHeader
+│   └── InvalidRequest  InvalidDeadline
+├── UnsafeFile: a file in a spool or mailbox that is never opened as a message
+│   └── NotARegularFile  LinkedFile  WrongOwner  UnsafeMode
 ├── DecodeError: bytes that are not a message; carries them
-├── QueueUnknown  QueueFull
+├── QueueUnknown  QueueFull  MessageUnknown
+├── SenderMismatch  MailboxFull  DeadlinePassed: a request that the manager did not take up
+├── Refused: the manager's answer to a request was no; carries the protocol's code
+├── ManagerRunning: another manager has this data root
 ├── LeaseLost: the receipt is no longer the current one; nothing was changed
 ├── ExtraMissing: an optional package is not installed
 └── StoreError
     ├── StoreFull: the disk has no room; nothing was written
     ├── StoreFailed: an I/O error; this handle promises nothing more until reopened
     ├── StoreRefused: this place or this format cannot be used safely
+    ├── StoreMissing: there is no store here, and none was to be made
     ├── StoreClosed
+    ├── NoAnswer: the manager did not answer in time
     └── Uncertain: it may or may not have been written; repeating with the same id is safe
 
 The name of the class is the code that users see in `.why` files, answers and exit messages.
@@ -53,6 +59,16 @@ class InvalidReceipt(InvalidInput):
 
 class InvalidPolicy(InvalidInput):
     pass
+
+
+class InvalidConfig(InvalidInput):
+    """A configuration that cannot be used as it stands: `mistakes` has one line for each."""
+
+    def __init__(self, place: str, mistakes: tuple[str, ...] = ()) -> None:
+        count = f"{len(mistakes)} mistakes" if len(mistakes) > 1 else "a mistake"
+        super().__init__("\n  ".join([f"{count} in {place}:", *mistakes]) if mistakes else place)
+        self.place = place
+        self.mistakes = mistakes
 
 
 class InvalidBody(InvalidInput):
@@ -95,6 +111,22 @@ class NotJson(InvalidInput):
     pass
 
 
+class TooManyHeaders(InvalidInput):
+    pass
+
+
+class InvalidHeader(InvalidInput):
+    pass
+
+
+class InvalidRequest(InvalidInput):
+    pass
+
+
+class InvalidDeadline(InvalidInput):
+    pass
+
+
 class UnsafeFile(PabalError):
     pass
 
@@ -104,6 +136,14 @@ class NotARegularFile(UnsafeFile):
 
 
 class LinkedFile(UnsafeFile):
+    pass
+
+
+class WrongOwner(UnsafeFile):
+    pass
+
+
+class UnsafeMode(UnsafeFile):
     pass
 
 
@@ -122,6 +162,40 @@ class QueueUnknown(PabalError):
 
 class QueueFull(PabalError):
     """As many messages wait as the policy allows; nothing was written."""
+
+
+class MessageUnknown(PabalError):
+    """There is no message of this id, or none in the state asked for."""
+
+
+class SenderMismatch(PabalError):
+    """The request says it is from somebody else than the owner of its file; nothing was done."""
+
+
+class MailboxFull(PabalError):
+    """More requests of this client wait than it may have; nothing was done."""
+
+
+class DeadlinePassed(PabalError):
+    """The request came to the manager after its deadline, or too late to be told from a repetition."""
+
+
+class Refused(PabalError):
+    """The manager's answer was no. `code` is the protocol's word for it, `kind` the name of the error behind it."""
+
+    def __init__(self, code: str, reason: str, *, kind: str = "", ids: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self._code = code
+        self.kind = kind
+        self.ids = ids
+
+    @property
+    def code(self) -> str:
+        return self._code
+
+
+class ManagerRunning(PabalError):
+    """Another manager has this data root; the message says which."""
 
 
 class LeaseLost(PabalError):
@@ -148,8 +222,20 @@ class StoreRefused(StoreError):
     pass
 
 
+class StoreMissing(StoreError):
+    """There is no store here, and none was to be made."""
+
+
 class StoreClosed(StoreError):
     pass
+
+
+class NoAnswer(StoreError):
+    """The manager did not answer in time: nothing was done if `withdrawn`, else repeating with the same id is safe."""
+
+    def __init__(self, reason: str, *, withdrawn: bool = False) -> None:
+        super().__init__(reason)
+        self.withdrawn = withdrawn
 
 
 class Uncertain(StoreError):

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from pabal.errors import InvalidInput, InvalidText
+from pabal.errors import InvalidHeader, InvalidInput, InvalidText, TooManyHeaders
 from pabal.jsontext import Json, check
 from pabal.names import check_id, check_name
 
@@ -14,6 +14,15 @@ PRIORITIES: Mapping[str, int] = MappingProxyType({"critical": 9, "high": 6, "nor
 MAX_TEXT = 1024  # characters of type, group, dedup_key, ids of thread, trace and reply, header names
 MAX_HEADERS = 100
 MAX_SECONDS = 100 * 366 * 86400.0
+MAX_INSTANT = 253402300799.0  # the last second of the year 9999
+_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("version", (int,)),
+    ("priority", (int,)),
+    ("attributes", (dict,)),
+    ("headers", (dict,)),
+    ("created_at", (float, int)),
+    ("expires_at", (float, int, type(None))),
+)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,25 +46,47 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     expires_at: float | None = None
 
 
+def replace(message: Message, **fields: object) -> Message:
+    """Return the message with some fields changed."""
+    return msgspec.structs.replace(message, **fields)
+
+
 def check_message(message: Message) -> Message:
     """Return the message if every field is legal; raise the InvalidInput that names the first that is not."""
     check_id(message.id)
     if type(message.body) is not bytes:
         check(message.body)
-    if message.attributes:
-        check(message.attributes)
-    if message.headers:
-        _check_headers(message.headers)
+    _check_kinds(message)
+    check(message.attributes)
+    _check_headers(message.headers)
     if message.target:
         check_name(message.target, "target")
     if message.sender:
         check_name(message.sender, "sender")
     if not MIN_PRIORITY <= message.priority <= MAX_PRIORITY:
         raise InvalidInput(f"priority must be {MIN_PRIORITY} to {MAX_PRIORITY}; found {message.priority}")
+    check(message.version)
+    for what, instant in (("created_at", message.created_at), ("expires_at", message.expires_at or 0.0)):
+        if not 0 <= instant <= MAX_INSTANT:
+            raise InvalidInput(f"{what} must be in the years 1970 to 9999; found {instant!r:.40}")
     for what in ("type", "group", "dedup_key", "thread_id", "trace_id", "reply_to"):
         if text := getattr(message, what):
             _check_text(what, text)
     return message
+
+
+def _check_kinds(message: Message) -> None:
+    for what, kinds in _KINDS:
+        value = getattr(message, what)
+        if type(value) not in kinds:
+            raise InvalidInput(f"{what} must be {kinds[0].__name__}; found {value!r:.40}")
+
+
+def check_count(what: str, value: int) -> int:
+    """Return a number of things if it is one; raise InvalidInput if it is below 1 or no whole number."""
+    if type(value) is not int or value < 1:
+        raise InvalidInput(f"{what} must be a whole number of at least 1; found {value!r:.40}")
+    return value
 
 
 def check_seconds(what: str, value: float, *, least: float = 0.0) -> float:
@@ -76,10 +107,13 @@ def priority_of(value: object) -> int:
 
 def _check_headers(headers: Mapping[str, str]) -> None:
     if len(headers) > MAX_HEADERS:
-        raise InvalidInput(f"{MAX_HEADERS} headers at most; found {len(headers)}")
+        raise TooManyHeaders(f"{MAX_HEADERS} headers at most; found {len(headers)}")
     for name, value in headers.items():
-        _check_text("header name", name)
-        _check_text(f"header {name}", value, limit=MAX_TEXT * 8)
+        try:
+            _check_text("header name", name)
+            _check_text(f"header {name}", value, limit=MAX_TEXT * 8)
+        except InvalidInput as exc:
+            raise InvalidHeader(str(exc)) from exc
 
 
 def _check_text(what: str, text: str, limit: int = MAX_TEXT) -> None:

@@ -9,7 +9,8 @@ from functools import lru_cache
 from pabal.errors import InvalidName
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){0,199}", re.ASCII)
-_ID = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_:-]|\.(?=[A-Za-z0-9_:-])){0,127}", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_:-]*(?:\.[A-Za-z0-9_:-]+)*", re.ASCII)
+_LONGEST_ID = 128
 
 
 @lru_cache(maxsize=4096)
@@ -22,7 +23,7 @@ def check_name(name: str, what: str = "queue") -> str:
 
 def check_id(id: str) -> str:
     """Return the message id if it is legal; raise InvalidName if not."""
-    if not isinstance(id, str) or not _ID.fullmatch(id):
+    if not isinstance(id, str) or len(id) > _LONGEST_ID or not _ID.fullmatch(id):
         raise InvalidName(
             f"message id must be 1-128 of letters, digits, '-', '_', ':' and inner dots; found {id!r:.80}"
         )

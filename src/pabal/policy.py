@@ -6,13 +6,14 @@ The document form is the one operators write (`visibilityTimeoutSec`, `retry.lim
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from pabal.errors import InvalidName, InvalidPolicy
 from pabal.jsontext import Json
 from pabal.names import check_name
+from pabal.rules import MessageSchema
 
 DEFAULT_MAX_BYTES = 1 << 20
 LARGEST_MAX_BYTES = 64 << 20
@@ -35,6 +36,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backoff: Backoff = Backoff.EXPONENTIAL
     initial: float = msgspec.field(default=1.0, name="initialDelaySec")
     max: float = msgspec.field(default=60.0, name="maxDelaySec")
+    poison_limit: int = msgspec.field(default=0, name="poisonLimit")
 
     def delay(self, attempt: int, chance: float) -> float:
         """Return the seconds to wait after this failed attempt; `chance` in [0, 1) serves full jitter."""
@@ -68,6 +70,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     durable_acks: bool = msgspec.field(default=False, name="durableAcks")
     paused: bool = False
     body_schema: dict[str, Json] | None = msgspec.field(default=None, name="schema")
+    message_schema: MessageSchema | None = msgspec.field(default=None, name="messageSchema")
+    on_invalid: Literal["refuse", "dead-letter"] = msgspec.field(default="refuse", name="onInvalid")
 
     def __post_init__(self) -> None:
         for what, value, least, most in self._ranges():
@@ -82,6 +86,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 check_name(self.dead_letters.queue)
             except InvalidName as exc:
                 raise InvalidPolicy(f"dlq.queue: {exc}") from exc
+        if self.on_invalid == "dead-letter" and not (self.dead_letters.enabled and self.dead_letters.queue):
+            raise InvalidPolicy("onInvalid dead-letter needs dlq.queue, and dlq.enabled")
 
     def _ranges(self) -> list[tuple[str, float, float, float]]:
         year = 366 * 86400.0
@@ -91,6 +97,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ("retry.limit", self.retry.limit, 1, 1_000_000),
             ("retry.initialDelaySec", self.retry.initial, 0, year),
             ("retry.maxDelaySec", self.retry.max, 0, year),
+            ("retry.poisonLimit", self.retry.poison_limit, 0, 1_000_000),
             ("dlq.retentionDays", self.dead_letters.retention_days, 0, 36600),
             ("dedupWindowSec", self.dedup_window, 0, year),
             ("doneRetentionSec", self.done_retention, 0, 100 * year),

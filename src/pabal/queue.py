@@ -9,19 +9,20 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 from pabal.clock import Clock, SystemClock
 from pabal.delivery import Delivery
-from pabal.errors import InvalidInput, InvalidReceipt, LeaseLost
+from pabal.errors import InvalidInput, InvalidPolicy, InvalidReceipt, LeaseLost, ValidationFailed
 from pabal.ids import IdMaker
 from pabal.jsontext import Json, check
-from pabal.judge import judge
-from pabal.message import Message, check_message, check_seconds, priority_of
+from pabal.judge import judge, refused
+from pabal.message import Message, check_count, check_message, check_seconds, priority_of, replace
 from pabal.names import check_name
 from pabal.policy import Policy, document_of, policy_from
 from pabal.renewal import Renewal
-from pabal.schema import Check, checker
+from pabal.schema import Check, checker, rule_checker
 from pabal.store import (
     Dead,
     Done,
@@ -89,9 +90,7 @@ class Queue:
         self._clock = clock or SystemClock()
         self._ids = IdMaker(self._clock)
         self._chance = chance
-        self._policy = Policy()
-        self._terms = Terms()
-        self._check: Check | None = None
+        self._in_force = _InForce(Policy())
         self._policy_read_at = self._swept_at = float("-inf")
         self.renewal = Renewal(store.extend, time.monotonic)
 
@@ -106,16 +105,22 @@ class Queue:
     ) -> list[Published]:
         """Store many messages with one flush. Takes bodies (to which the options apply), messages and drafts."""
         items = list(bodies)
-        made = iter(self._drafts([item for item in items if not isinstance(item, Message | Draft)], options))
+        made = iter(self._drafts([item for item in items if not isinstance(item, (Message, Draft))], options))
         drafts = [
-            item
-            if isinstance(item, Draft)
-            else Draft(self.name, check_message(item), terms=self._terms)
-            if isinstance(item, Message)
-            else next(made)
+            item if isinstance(item, Draft) else self._draft_of(item) if isinstance(item, Message) else next(made)
             for item in items
         ]
         return self.store.publish(drafts) if drafts else []
+
+    def _draft_of(self, message: Message) -> Draft:
+        policy = self.policy
+        check_message(message)
+        if policy.ttl and message.expires_at is None:
+            message = replace(message, expires_at=round(message.created_at + policy.ttl, 3))
+        draft = Draft(self.name, message, terms=self._in_force.terms)
+        for reason in self._wrong([message.body]).values():
+            return refused(policy, self.name, message, self.failure(FailureCode.VALIDATION_ERROR, reason, 0))
+        return draft
 
     def draft(self, body: Json | bytes, **options: Unpack[Options]) -> Draft:
         """Make a message for this queue without publishing it: for `ack(then=[…])` and `publish_many`."""
@@ -126,8 +131,7 @@ class Queue:
         for body in bodies:
             if type(body) is not bytes:
                 check(body)
-            if self._check is not None:
-                self._check(body)
+        wrong = self._wrong(bodies)
         fields: dict[str, Any] = {**options}
         delay = check_seconds("delay", fields.pop("delay")) if "delay" in fields else 0.0
         ttl = check_seconds("ttl", fields.pop("ttl")) if "ttl" in fields else policy.ttl
@@ -140,18 +144,38 @@ class Queue:
         ids = [given] * len(bodies) if given else self._ids.many(len(bodies))
         if bodies and (len(fields) > 1 or given):
             check_message(Message(id=ids[0], body=None, **fields))  # the bodies are checked already
-        name, terms, is_given = self.name, self._terms, bool(given)
-        return [
+        name, terms, is_given = self.name, self._in_force.terms, bool(given)
+        drafts = [
             Draft(name, Message(id=id, body=body, **fields), delay, is_given, terms)
             for id, body in zip(ids, bodies, strict=True)
         ]
+        for number, reason in wrong.items():
+            failure = self.failure(FailureCode.VALIDATION_ERROR, reason, 0)
+            drafts[number] = refused(policy, name, drafts[number].message, failure)
+        return drafts
+
+    def _wrong(self, bodies: Sequence[Json | bytes]) -> dict[int, str]:
+        """Return the places of bodies that shall go to the dead letters, and why; raise where they are refused."""
+        found: dict[int, str] = {}
+        in_force = self._in_force
+        if in_force.check is None:
+            return found
+        for number, body in enumerate(bodies):
+            try:
+                in_force.check(body)
+            except ValidationFailed as exc:
+                if in_force.policy.on_invalid == "refuse":
+                    raise
+                found[number] = str(exc)
+        return found
 
     # Leasing
 
     def lease(self, limit: int = 1, seconds: float | None = None, wait: float = 0.0) -> list[Delivery]:
         """Take up to `limit` messages for `seconds`, waiting up to `wait` seconds for the first."""
-        if limit < 1:
-            raise InvalidInput(f"limit must be at least 1; found {limit}")
+        check_count("limit", limit)
+        if not wait >= 0:
+            raise InvalidInput(f"wait must be 0 seconds or more; found {wait!r:.40}")
         with Waiter(self) as waiter:
             return waiter.lease(limit, seconds, wait)
 
@@ -167,11 +191,12 @@ class Queue:
     def try_lease(self, limit: int, seconds: float | None) -> list[Delivery]:
         """Take what is ready at this moment."""
         policy = self.policy
-        if policy.paused:
-            return []
         term = policy.visibility if seconds is None else check_seconds("lease", seconds, least=MIN_LEASE)
         if self._clock.boot() - self._swept_at >= SLOW_POLL:
             self.sweep()
+        if policy.paused:
+            self._judge_expired()
+            return []
         leases = self.store.lease(self.name, limit, term, consumer=self.consumer)
         if not leases and self._judge_expired():
             leases = self.store.lease(self.name, limit, term, consumer=self.consumer)
@@ -222,8 +247,12 @@ class Queue:
     def done(self, then: Sequence[Draft] = ()) -> Done:
         return Done(tuple(then), keep=self.policy.done_retention > 0)
 
-    def failure(self, code: str, reason: str, attempt: int) -> Failure:
-        return Failure(str(code), reason, round(self._clock.now(), 3), attempt, self.consumer)
+    def failure(self, code: str, reason: str, attempt: int, before: Failure | None = None) -> Failure:
+        """Return a failure of now; `before` is the one of the attempt before it, with which it is compared."""
+        reason = reason.encode("utf-8", "replace").decode()  # whatever an exception or a user says must be storable
+        again = before is not None and (before.code, before.reason) == (str(code), reason)
+        repeats = before.repeats + 1 if again and before is not None else 1
+        return Failure(str(code), reason, round(self._clock.now(), 3), attempt, self.consumer, repeats)
 
     def judge(self, message: Message, failure: Failure, *, delay: float | None = None, final: bool = False) -> Verdict:
         """Return what the policy makes of this failure; a delay given by the caller replaces the policy's."""
@@ -282,15 +311,16 @@ class Queue:
         """The policy in force: read again at most once a second, so that a change reaches running consumers."""
         now = self._clock.boot()
         if now - self._policy_read_at >= SLOW_POLL:
-            self._policy_read_at = now
             found = self.store.settings(self.name)
             self._adopt(policy_from(found) if found is not None else Policy())
-        return self._policy
+            self._policy_read_at = now  # last: until it is known, nobody goes on under another
+        return self._in_force.policy
 
     def configure(self, policy: Policy) -> None:
         """Give this queue a policy, for all its users."""
-        if policy.body_schema is not None:
-            checker(policy.body_schema)  # a schema that cannot be used is refused here, not at the next publish
+        if policy.dead_letters.queue == self.name:
+            raise InvalidPolicy(f"dlq.queue: {self.name} cannot be the queue of its own dead letters")
+        _check_of(policy)  # a schema that cannot be used is refused here, not at the next publish
         self.store.configure(self.name, document_of(policy))
         self._policy_read_at = self._clock.boot()
         self._adopt(policy)
@@ -307,11 +337,8 @@ class Queue:
         self.configure(policy_from({**document_of(self.policy), "paused": paused}))
 
     def _adopt(self, policy: Policy) -> None:
-        if policy == self._policy:
-            return
-        self._check = checker(policy.body_schema) if policy.body_schema is not None else None
-        self._policy = policy
-        self._terms = Terms(policy.dedup_window, policy.max_bytes, policy.max_waiting)
+        if policy != self._in_force.policy:
+            self._in_force = _InForce(policy)
 
     # Below the surface
 
@@ -319,7 +346,13 @@ class Queue:
         judged = 0
         while leases := self.store.expired(self.name, SWEEP_SLICE):
             settlements = [Settlement(lease.receipt, self._verdict_on(lease)) for lease in leases]
-            outcomes = self.store.settle(settlements)
+            try:
+                outcomes = self.store.settle(settlements)
+            except (
+                InvalidInput
+            ):  # a dead letter that its queue refuses must not hold back the others, nor its own message
+                settlements = [Settlement(receipt, verdict._replace(then=())) for receipt, verdict in settlements]
+                outcomes = self.store.settle(settlements)
             for settlement, outcome in zip(settlements, outcomes, strict=True):
                 if outcome is Outcome.APPLIED:
                     _tell_failure(*settlement)
@@ -333,7 +366,7 @@ class Queue:
         if expires_at is not None and expires_at <= self._clock.now():
             failure = self.failure(FailureCode.EXPIRED, "its time to live ended", lease.attempt)
         else:
-            failure = self.failure(FailureCode.LEASE_EXPIRED, "the lease ran out", lease.attempt)
+            failure = self.failure(FailureCode.LEASE_EXPIRED, "the lease ran out", lease.attempt, lease.failure)
         return self.judge(lease.message, failure)
 
     def _own(self, receipt: Receipt | str) -> Receipt:
@@ -349,6 +382,33 @@ class Queue:
             raise _lost([receipt])
         lease = Lease(receipt, found.message, found.attempt, found.due_at, found.failure)
         return Delivery(self, lease, self.policy.visibility)
+
+
+def _check_of(policy: Policy) -> Check | None:
+    checks = [] if policy.body_schema is None else [checker(policy.body_schema)]
+    if policy.message_schema is not None:
+        checks.append(rule_checker(policy.message_schema))
+    if len(checks) < 2:
+        return checks[0] if checks else None
+
+    def both(body: Any) -> Any:
+        for each in checks:
+            each(body)
+        return body
+
+    return both
+
+
+class _InForce:
+    """A policy and what follows from it, replaced whole when the policy changes."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.terms = Terms(policy.dedup_window, policy.max_bytes, policy.max_waiting)
+
+    @cached_property
+    def check(self) -> Check | None:
+        return _check_of(self.policy)  # made only where bodies are published: consumers need no schema package
 
 
 def _lost(receipts: Sequence[Receipt]) -> LeaseLost:

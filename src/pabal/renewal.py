@@ -16,39 +16,45 @@ Extend = Callable[[Sequence[Receipt], float], list[Outcome]]
 
 
 class Renewal:
+    _running: bool
+    _sleeps_until: float
+    _pid: int
+
     def __init__(self, extend: Extend, now: Callable[[], float]) -> None:
         self._extend = extend
         self._now = now
-        self._changed = threading.Condition()
-        self._held: dict[Receipt, tuple[float, float]] = {}  # receipt: (next renewal, seconds of the lease)
-        self._pid = 0
-        self._sleeps_until = float("inf")
+        self._start_anew()
 
     def hold(self, receipt: Receipt, seconds: float) -> None:
         """Extend this lease by `seconds` again and again until released."""
         due = self._now() + seconds / 3
+        if self._pid != os.getpid():
+            self._start_anew()
         with self._changed:
-            if self._pid != os.getpid():
-                self._start()
             self._held[receipt] = (due, seconds)
-            if due < self._sleeps_until:
-                self._changed.notify()
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="pabal-renewal", daemon=True).start()
+            elif due < self._sleeps_until:
+                self._changed.notify_all()
 
     def release(self, receipt: Receipt) -> None:
         with self._changed:
             self._held.pop(receipt, None)
 
-    def _start(self) -> None:
-        # A forked child has the parent's receipts in its memory and none of its threads.
-        self._held = {}
+    def _start_anew(self) -> None:
+        # A forked child has the parent's receipts in its memory, its waiters in the condition, and none of its threads.
+        self._changed = threading.Condition()
+        self._held: dict[Receipt, tuple[float, float]] = {}  # receipt: (next renewal, seconds of the lease)
+        self._running = False
+        self._sleeps_until = float("inf")
         self._pid = os.getpid()
-        threading.Thread(target=self._run, name="pabal-renewal", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 if not self._held and not self._changed.wait_for(lambda: self._held, timeout=_LINGER):
-                    self._pid = 0  # the next hold starts a new thread
+                    self._running = False  # the next hold starts a new thread
                     return
                 self._sleeps_until = min(due for due, _ in self._held.values())
                 pause = self._sleeps_until - self._now()

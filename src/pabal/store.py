@@ -104,7 +104,10 @@ class Receipt(NamedTuple):
 class FailureCode(StrEnum):
     VALIDATION_ERROR = "VALIDATION_ERROR"
     HANDLER_ERROR = "HANDLER_ERROR"
+    HANDLER_TIMEOUT = "HANDLER_TIMEOUT"
     LEASE_EXPIRED = "LEASE_EXPIRED"
+    RETRY_LIMIT = "RETRY_LIMIT"
+    POISON = "POISON"
     EXPIRED = "EXPIRED"
     NACKED = "NACKED"
     MISSING_PAYLOAD = "MISSING_PAYLOAD"
@@ -112,13 +115,14 @@ class FailureCode(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why an attempt failed, or why the message is dead or corrupt."""
+    """Why an attempt failed, or why the message is dead or corrupt. `repeats` counts how often in a row it was this."""
 
     code: str
     reason: str = ""
     at: float = 0.0
     attempt: int = 0
     consumer: str = ""
+    repeats: int = 1
 
 
 class Lease(NamedTuple):
@@ -132,7 +136,10 @@ class Lease(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A message as browse shows it. `message` is None where only a tombstone or damaged `data` is left."""
+    """A message as browse shows it. `message` is None where only a tombstone or damaged `data` is left.
+
+    `token` is that of its lease, while it is in flight: with it, whoever may look can settle in the holder's stead.
+    """
 
     queue: str
     id: str
@@ -143,6 +150,7 @@ class Entry(NamedTuple):
     failure: Failure | None = None
     data: bytes = b""
     cursor: str = ""
+    token: str = ""
 
 
 class Done(NamedTuple):
@@ -244,8 +252,13 @@ class Store(Protocol):
         """Make dead messages ready again with no attempts and no time to live; return the ids that were dead."""
         ...
 
-    def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:
-        """Remove up to `limit` messages that have been in this state for `age` seconds; inflight ones never."""
+    def purge(
+        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
+    ) -> int:
+        """Remove up to `limit` messages that have been in this state for `age` seconds; inflight ones never.
+
+        With `ids`, of these only.
+        """
         ...
 
     def queues(self) -> list[str]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pabal.queue import Queue
 
 SLOW_POLL = 1.0  # seconds between looks when no bell rings
+_LEAST_PAUSE = 0.002  # seconds: what is due for somebody else must not keep this one busy
 
 
 class Waiter:
@@ -42,8 +43,8 @@ class Waiter:
             watch.wake()
 
     def _sleep(self, most: float) -> None:
-        due = self._queue.store.next_due(self._queue.name)
-        pause = most if due is None else max(0.0, min(most, due))
+        due = None if self._queue.policy.paused else self._queue.store.next_due(self._queue.name)
+        pause = most if due is None else min(most, max(due, _LEAST_PAUSE))
         if self._watch is None:
             time.sleep(pause)
         else:

@@ -70,14 +70,14 @@ class PathWatch:
     def __init__(self, paths: Mapping[str, int]) -> None:
         self._open = threading.Lock()  # held while the bell may be rung, and for good once closed
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self._bell, select.POLLIN)
+        self._poll = select.epoll()
+        self._poll.register(self._bell, select.EPOLLIN)
         self._inotify: Inotify | None = None
         try:
             self._inotify = Inotify()
             for path, mask in paths.items():
                 self._inotify.add(path, mask)
-            self._poll.register(self._inotify.fd, select.POLLIN)
+            self._poll.register(self._inotify.fd, select.EPOLLIN)
         except OSError:
             if self._inotify is not None:
                 self._inotify.close()
@@ -88,13 +88,17 @@ class PathWatch:
         return "inotify" if self._inotify else "poll"
 
     def wait(self, timeout: float) -> bool:
-        ready = {fd for fd, _ in self._poll.poll(max(0, -(-timeout * 1000 // 1)))}
+        ready = {fd for fd, _ in self._poll.poll(max(0.0, timeout))}
         if self._bell in ready:
             os.eventfd_read(self._bell)
         if self._inotify is not None and self._inotify.fd in ready:
             for _ in self._inotify.events():
                 pass
         return bool(ready)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `wait` would not sleep: for loops that wait on many things."""
+        return self._poll.fileno()
 
     def wake(self) -> None:
         # Who cannot have the lock meets another ringer or the closing itself: nothing is left to do. Never blocks, so
@@ -105,6 +109,7 @@ class PathWatch:
 
     def close(self) -> None:
         self._open.acquire()
+        self._poll.close()
         os.close(self._bell)
         if self._inotify is not None:
             self._inotify.close()

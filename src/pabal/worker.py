@@ -14,8 +14,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from pabal.delivery import Delivery, reason_of
-from pabal.errors import LeaseLost, PabalError, StoreError, ValidationFailed
+from pabal.errors import LeaseLost, PabalError, ValidationFailed
 from pabal.jsontext import Json
+from pabal.message import check_count
 from pabal.queue import Queue
 from pabal.schema import Check, checker
 from pabal.store import FailureCode, Receipt
@@ -44,14 +45,14 @@ class Worker:
         self._changed = threading.Condition()
         self._held: dict[Receipt, Delivery] = {}
         self._stopping = False
-        self._broken: StoreError | None = None
+        self._broken: BaseException | None = None
         self.handled = 0
 
     def run(self, *, wait: float | None = None, count: int | None = None, grace: float = 30.0) -> int:
         """Work until stopped, until `wait` seconds bring nothing, or until `count` messages were taken.
 
         Then wait for the running handlers, after `stop` for `grace` seconds at most, and give back what is still held.
-        Return how many were handled. Raise the StoreError that made going on impossible.
+        Return how many were handled. Raise what made going on impossible, such as a StoreError.
         """
         self._start()
         try:
@@ -79,7 +80,9 @@ class Worker:
     def _feed(self, patience: float, count: float) -> None:
         idle_since = time.monotonic()
         while count > 0 and (slots := self._take_slots(count)):
-            deliveries = self._waiter.lease(slots, self._seconds, max(0.0, idle_since + patience - time.monotonic()))
+            # While handlers run the end is not near: never a look without a pause.
+            least = _SLICE if self._held else 0.0
+            deliveries = self._waiter.lease(slots, self._seconds, max(least, idle_since + patience - time.monotonic()))
             for delivery in deliveries:
                 self._held[delivery.receipt] = delivery
                 self._queue.renewal.hold(delivery.receipt, delivery.seconds)
@@ -109,9 +112,10 @@ class Worker:
                 self._handle(delivery)
             except LeaseLost as exc:
                 log.warning("%s", exc)
-            except StoreError as exc:
+            except BaseException as exc:  # sys.exit in a handler, a store that fails: the run ends and says why
                 self._broken = exc
                 self.stop()
+                self._give_back(delivery)
             finally:
                 self._queue.renewal.release(delivery.receipt)
                 with self._changed:
@@ -123,9 +127,11 @@ class Worker:
         try:
             if self._check is not None:
                 delivery.body = self._check(delivery.body)
-            self._handler(delivery)
         except ValidationFailed as exc:
             delivery.fail(FailureCode.VALIDATION_ERROR, str(exc))
+            return
+        try:
+            self._handler(delivery)
         except Exception as exc:
             log.info("handler raised for %s", delivery.receipt, exc_info=exc)
             if not delivery.settled:
@@ -144,12 +150,16 @@ class Worker:
             unfinished = list(self._held.values())
         for delivery in unfinished:
             self._queue.renewal.release(delivery.receipt)
-            try:
-                delivery.release()
-            except PabalError as exc:
-                log.warning("could not give back %s: %s", delivery.receipt, exc)
+            self._give_back(delivery)
         for _ in range(self._concurrency):
             self._work.put(None)
+
+    def _give_back(self, delivery: Delivery) -> None:
+        try:
+            if not delivery.settled:
+                delivery.release()
+        except PabalError as exc:
+            log.warning("could not give back %s: %s", delivery.receipt, exc)
 
 
 def worker(
@@ -164,5 +174,6 @@ def worker(
 
     `body` is a msgspec type (then `delivery.body` is of that type) or a JSON Schema.
     """
+    check_count("concurrency", concurrency)
     check = None if body is None else checker(body)
     return Worker(queue, handler, concurrency=concurrency, seconds=seconds, check=check)

@@ -63,7 +63,10 @@ def test_a_failure_is_judged_by_the_policy_with_the_last_line_of_stderr(
     assert "one attempt 2: failed, exit 3: disk on fire; dead after 2 attempts" in ran.err
     assert ran.err.count("first\n") == 2, "the command's own stderr is passed on"
     [dead] = any_pabal("list-dlq", "jobs", "--json").documents
-    assert (dead["failure"]["code"], dead["failure"]["reason"]) == ("HANDLER_ERROR", "exit 3: disk on fire")
+    assert (dead["failure"]["code"], dead["failure"]["reason"]) == (
+        "RETRY_LIMIT",
+        "attempt 2 of 2: HANDLER_ERROR: exit 3: disk on fire",
+    )
 
 
 def test_a_command_killed_by_a_signal_is_a_failure(pabal: Pabal, script: Callable[[str], str]) -> None:

@@ -2,12 +2,14 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
-from pabal import errors
+from pabal import State, connect, errors
 from pabal.cli.exits import Exit, NotFound, complain
 from tests.cli.command import COMMAND, Pabal
 
@@ -51,8 +53,10 @@ def test_each_error_has_its_code(error: BaseException, code: int, capsys: pytest
 def test_every_error_of_the_library_has_a_code() -> None:
     for value in vars(errors).values():
         if isinstance(value, type) and issubclass(value, errors.PabalError):
-            error = value("x", b"") if value is errors.DecodeError else value("x")
-            assert complain(error) in set(Exit)
+            arguments: list[Any] = ["x", b""] if value is errors.DecodeError else ["x"]
+            if value is errors.Refused:
+                arguments = ["CODE", "x"]
+            assert complain(value(*arguments)) in set(Exit)
 
 
 def test_an_uncertain_publish_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +69,7 @@ def test_looking_for_a_store_that_is_not_there_makes_none(tmp_path: Path, args: 
     for url in (f"sqlite:{tmp_path}/a/b.db", f"file:{tmp_path}/spool", f"hybrid:{tmp_path}/hybrid"):
         ran = Pabal(url, tmp_path)(*args)
         assert ran.code == 3
-        assert ran.err.startswith("pabal: NotFound: no store at ") and ran.err.count("\n") == 1
+        assert ran.err.startswith("pabal: StoreMissing: no store at ") and ran.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -116,7 +120,7 @@ def test_by_default_the_store_is_under_the_current_folder(tmp_path: Path) -> Non
 def test_a_place_that_cannot_be_a_store_gives_6(pabal: Pabal, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, and it is long enough to be one" * 100)
     for url in (f"sqlite:{tmp_path / 'text.db'}", f"file:{tmp_path / 'text.db'}", f"sqlite:{tmp_path}"):
-        ran = pabal("--url", url, "queues")
+        ran = pabal("--url", url, "publish", "jobs", "1")
         assert ran.code == 6, ran
         assert ran.err.startswith("pabal: Store") and ran.err.count("\n") == 1
 
@@ -129,3 +133,16 @@ def test_a_reader_that_goes_away_is_no_error_message(pabal: Pabal) -> None:
     process.stdout.close()
     assert process.wait(timeout=30) == 141
     assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_trouble(closed: str, tmp_path: Path) -> None:
+    command = f"{Path(sys.executable).parent}/pabal --url sqlite:{tmp_path}/x.db"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} publish jobs 1 {closed} && {command} peek jobs {closed}"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    with connect(f"sqlite:{tmp_path}/x.db") as mq:
+        assert mq.queue("jobs").counts()[State.READY] == 1

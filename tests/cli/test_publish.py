@@ -132,7 +132,7 @@ def test_a_bad_queue_name_is_refused_in_one_printable_line(pabal: Pabal, name: s
         (["--ttl", "0"], "UsageError"),
         (["--header", "nothing"], "UsageError"),
         (["--header", "a=1", "--header", "a=2"], "UsageError"),
-        (["--header", "a=b\r\nc"], "InvalidText"),
+        (["--header", "a=b\r\nc"], "InvalidHeader"),
         (["--attribute", "a={b"], "NotJson"),
         (["--target", "a/b"], "InvalidName"),
         (["--sender", "-x"], "InvalidName"),

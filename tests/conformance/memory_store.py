@@ -168,12 +168,15 @@ class MemoryStore:
                 self._ring()
             return [row.id for row in dead]
 
-    def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:
+    def purge(
+        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
+    ) -> int:
         with self._open():
             if state is State.INFLIGHT:
                 return 0
             before = self._clock.now() - age
-            old = [row for row in self._rows(queue) if row.state is state and row.since <= before][:limit]
+            old = [row for row in self._rows(queue) if row.state is state and row.since <= before]
+            old = [row for row in old if ids is None or row.id in ids][:limit]
             for row in old:
                 del self._place.rows[queue][row.id]
             return len(old)
@@ -387,6 +390,7 @@ class MemoryStore:
             failure=row.failure,
             data=b"" if whole else row.data,
             cursor=f"{100 - row.priority:03d}-{row.due_at:017.3f}-{row.id}",
+            token=row.token if row.state is State.INFLIGHT else "",
         )
 
     def _ring(self) -> None:

@@ -6,16 +6,26 @@ import os
 import socket
 import stat
 import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from pabal import durable
-from pabal.errors import StoreFailed, StoreFull, StoreRefused, Uncertain
+from pabal.codecs.json import JsonCodec
+from pabal.errors import QueueFull, StoreClosed, StoreError, StoreFailed, StoreFull, StoreRefused, Uncertain
+from pabal.message import Message
+from pabal.policy import LARGEST_MAX_BYTES
 from pabal.store import Done, Draft, Outcome, Published, Retry, State, Terms
-from pabal.stores.files import FileStore, feed, follow_ups
+from pabal.stores.files import FileStore, feed, follow_ups, intake, publishing, reading
+from pabal.stores.files.leasing import JUDGING_SECONDS
+from pabal.stores.layout import NativeLayout
 from pabal.testing import ManualClock
 from pabal.testing.store_place import (
     FAILED,
@@ -27,6 +37,7 @@ from pabal.testing.store_place import (
     count,
     draft,
     drain,
+    in_threads,
     publish,
     retry,
     settle,
@@ -204,6 +215,50 @@ def test_a_file_dated_in_the_future_is_not_left_for_ever(store: FileStore, queue
     assert take(store) == [] and count(store, State.CORRUPT) == 1
 
 
+def test_a_name_that_is_not_utf_8_is_taken_in(store: FileStore, queue: Path) -> None:
+    publish(store, "good")
+    move_in(queue, os.fsdecode(b"caf\xe9.json"), '{"payload": "latin"}')
+    assert sorted(drain(store)) == ["good", "latin"]
+
+
+class Fragile(JsonCodec):
+    """A codec with a fault of its own."""
+
+    def decode(self, data: bytes, *, id: str = "", at: float = 0.0, own: bool = False) -> Message:
+        if b"odd" in data:
+            raise ZeroDivisionError("what was never thought of")
+        return super().decode(data, id=id, at=at, own=own)
+
+
+def test_g10_an_unexpected_fault_with_one_file_does_not_stop_the_others(tmp_path: Path, clock: ManualClock) -> None:
+    with closing(FileStore(tmp_path / "spool", clock=clock, layout=NativeLayout(codec=Fragile()))) as store:
+        store.configure(QUEUE, {})
+        for name, body in {"a.json": "odd", "b.json": "good"}.items():
+            move_in(tmp_path / "spool" / QUEUE, name, f'{{"payload": "{body}"}}', age=3, clock=clock)
+        assert drain(store) == ["good"]
+        (entry,) = store.browse(QUEUE, State.CORRUPT)
+        assert entry.failure is not None and entry.failure.code == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("first", ['{"payload": "first"}', "{"])
+def test_g10_the_next_file_of_a_name_is_not_taken_for_the_one_that_was_read(
+    store: FileStore, queue: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    assert take(store) == []
+    move_in(queue, "job.json", first, age=3, clock=clock)
+    whole = reading.read_whole
+
+    def slow(path: str) -> tuple[bytes, float]:
+        found = whole(path)
+        monkeypatch.undo()
+        move_in(queue, "job.json", '{"payload": "second"}')  # its name is free again, and is used for the next
+        return found
+
+    monkeypatch.setattr(intake, "read_whole", slow)
+    got = drain(store) + drain(store)
+    assert got == ["second"] and count(store, State.CORRUPT) == 0
+
+
 def test_a_watch_rings_for_a_file_that_is_moved_in(store: FileStore, queue: Path) -> None:
     with closing(store.watch([QUEUE])) as watch:
         while watch.wait(0.02):
@@ -268,6 +323,26 @@ def test_an_unsafe_file_is_never_opened_as_a_message(
     assert store.purge(QUEUE, State.CORRUPT) == 2 and names(queue / "corrupt") == []
 
 
+@pytest.mark.parametrize(("more", "code"), [(-1, "NotJson"), (0, "NotJson"), (1, "TooLarge")])
+def test_a_document_is_too_large_only_above_the_limit(
+    store: FileStore, queue: Path, clock: ManualClock, more: int, code: str
+) -> None:
+    move_in(queue, ".large", "x")
+    os.truncate(queue / "ready" / ".large", LARGEST_MAX_BYTES + more)
+    os.utime(queue / "ready" / ".large", (clock.now() - 3, clock.now() - 3))
+    os.rename(queue / "ready" / ".large", queue / "ready" / "large.json")
+    assert take(store) == []
+    (reason,) = (queue / "corrupt").glob("*.why")
+    assert reason.read_text().startswith(f"{code}: ")
+
+
+def test_a_directory_with_something_in_it_is_purged_whole(store: FileStore, queue: Path) -> None:
+    (queue / "ready" / "folder" / "inside").mkdir(parents=True)
+    (queue / "ready" / "folder" / "inside" / "file").write_text("x")
+    assert take(store) == [] and count(store, State.CORRUPT) == 1
+    assert store.purge(QUEUE, State.CORRUPT) == 1 and names(queue / "corrupt") == []
+
+
 # Recovery
 
 
@@ -306,6 +381,32 @@ def test_g4_a_head_on_its_way_back_blocks_its_group(store: FileStore, root: Path
     assert bodies(take(store, 10)) == [1]  # not 2: the empty lease finished what was begun, and 1 is first again
 
 
+def test_g4_a_settlement_that_never_was_does_not_block_a_group(
+    store: FileStore, root: Path, clock: ManualClock
+) -> None:
+    publish(store, 1, 2, group="g")
+    lease = take_one(store)
+
+    def die() -> None:
+        store._root.move = lambda *_: os._exit(0)  # type: ignore[method-assign]
+        ack(store, lease, draft("out", queue="next"))
+
+    with pytest.raises(AssertionError, match="it died"):
+        Child(die).result()
+    assert len(names(root / ".settling")) == 1 and bodies(take(store)) == []
+    assert ack(store, lease) is Outcome.APPLIED
+    assert bodies(take(store)) == [2]
+
+
+def test_g3_a_sweeper_that_dies_holds_what_it_took_for_seconds_only(store: FileStore, clock: ManualClock) -> None:
+    publish(store, 1)
+    take_one(store, 1)
+    clock.advance(2)
+    assert len(store.expired(QUEUE, 1)) == 1
+    clock.advance(JUDGING_SECONDS + 0.1)
+    assert JUDGING_SECONDS <= 5 and len(store.expired(QUEUE, 1)) == 1
+
+
 def test_a_folder_that_was_never_committed_is_removed_when_it_is_old(
     store: FileStore, root: Path, clock: ManualClock
 ) -> None:
@@ -340,6 +441,63 @@ def test_g6_an_id_of_ours_that_comes_back_as_given_is_known(store: FileStore) ->
     assert store.publish([again]) == [Published(once.message.id, duplicate=True)]
     ack(store, take_one(store))
     assert store.publish([again]) == [Published(once.message.id, duplicate=True)]
+
+
+def test_g6_a_draft_that_is_published_again_is_known(store: FileStore, clock: ManualClock) -> None:
+    once, twice = draft("a"), draft("b")
+    assert store.publish([once]) == [Published(once.message.id)]
+    clock.advance(0.5)
+    assert store.publish([once]) == [Published(once.message.id, duplicate=True)]
+    assert [each.duplicate for each in store.publish([twice, twice])] == [False, True]
+    assert drain(store) == ["a", "b"]
+
+
+def test_g6_a_follow_up_with_the_id_of_its_input_is_known(store: FileStore) -> None:
+    publish(store, 1)
+    lease = take_one(store)
+    assert ack(store, lease, draft(2, id=lease.message.id), draft(3)) is Outcome.APPLIED
+    assert drain(store) == [3]
+
+
+@pytest.mark.parametrize("step", ["_claim", "_reveal"])
+def test_g1_what_a_check_takes_from_a_sleeping_publisher_is_not_said_to_be_stored(
+    store: FileStore, root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    late = ManualClock()
+    whole: Callable[..., None] = getattr(publishing, step)
+
+    def slow(*args: Any) -> None:
+        monkeypatch.undo()
+        late.step_wall(1000)  # past the window of its key, too
+        with closing(FileStore(root, clock=late)) as other:
+            other.check(repair=True)
+        whole(*args)
+
+    monkeypatch.setattr(publishing, step, slow)
+    with pytest.raises(StoreError):
+        publish(store, "precious", dedup_key="k")
+    assert store.publish([draft("precious", id="m", dedup_key="k")]) == [Published("m")]
+    assert drain(store) == ["precious"]
+
+
+@pytest.mark.parametrize("keys", [{}, {"dedup_key": "k"}])
+def test_a_limit_holds_also_for_a_publisher_that_was_overtaken(
+    store: FileStore, root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
+) -> None:
+    terms = Terms(max_waiting=1)
+    whole = publishing.stage
+
+    def slow(parcels: list[publishing.Parcel]) -> None:
+        monkeypatch.undo()
+        with closing(FileStore(root, clock=clock)) as other:
+            publish(other, "quick", terms=terms)
+        whole(parcels)
+
+    monkeypatch.setattr(publishing, "stage", slow)
+    with pytest.raises(QueueFull):
+        publish(store, "slow", terms=terms, **keys)
+    assert drain(store) == ["quick"] and names(root / QUEUE / "tmp") == []
+    assert publish(store, "again", terms=terms, **keys) and drain(store) == ["again"]
 
 
 def test_check_finds_and_mends_what_is_left_behind(store: FileStore, queue: Path, clock: ManualClock) -> None:
@@ -412,6 +570,123 @@ def test_without_inotify_the_directories_are_listed_again(
         assert drain(other) == ["later"]
 
 
+@pytest.mark.timeout(20)
+def test_a_forked_child_keeps_no_lock_for_a_parent_that_died(store: FileStore, root: Path, clock: ManualClock) -> None:
+    publish(store, 1)
+    read, write = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        with FileStore(root, clock=clock)._root.make(QUEUE):
+            if os.fork() == 0:
+                os.read(read, 1)  # lives on, and never uses the store
+            os._exit(0)
+    os.waitpid(parent, 0)
+    with closing(FileStore(root, clock=clock)) as other:
+        assert drain(other) == [1]
+    os.write(write, b"x")
+    os.close(read)
+    os.close(write)
+
+
+def test_a_closed_store_touches_no_descriptor_of_others(root: Path, tmp_path: Path, clock: ManualClock) -> None:
+    for _ in range(10):
+        store = FileStore(root, clock=clock)
+        publish(store, 1, group="g")
+
+        def work(store: FileStore = store) -> None:
+            with pytest.raises((StoreClosed, Uncertain)):
+                while True:
+                    publish(store, 2, group="g")
+
+        def close(store: FileStore = store) -> None:
+            time.sleep(0.01)
+            store.close()
+            mine = [os.open(tmp_path / f"{n}", os.O_RDWR | os.O_CREAT) for n in range(8)]
+            with pytest.raises(StoreClosed):
+                take(store)
+            time.sleep(0.01)
+            assert not any(os.pread(fd, 1, 0) for fd in mine)
+            for fd in mine:
+                os.close(fd)
+
+        in_threads(work, work, close)
+
+
+# Interrupts
+
+
+class Interrupt(BaseException):
+    """What a signal handler may raise in the middle of a call."""
+
+
+def interrupt_at(step: int, work: Callable[[], object]) -> bool:
+    """Do the work and raise where the interpreter lets signals in: as a function begins, or after a call of the system.
+
+    Return False if the work was done before that step.
+    """
+    left, struck = step, False
+
+    def strike(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left, struck
+        ours = "stores/files/" in frame.f_code.co_filename and frame.f_code.co_name != "<genexpr>"
+        if ours and not struck and event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                struck = True
+                raise Interrupt
+
+    before = sys.getprofile()
+    sys.setprofile(strike)
+    try:
+        work()
+    except Interrupt:
+        pass
+    finally:
+        sys.setprofile(before)
+    return struck
+
+
+def within_seconds(work: Callable[[], object], what: str) -> None:
+    """Do it in another thread, which would wait for ever if a lock were still held."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive(), what
+
+
+def broken_off(store: FileStore, call: str, step: int) -> bool:
+    then = draft("y", group="g", id=f"n-{step}")
+    if call == "publish":
+        return interrupt_at(step, lambda: store.publish([then]))
+    if call == "lease":
+        return interrupt_at(step, lambda: take(store, 5, 1.0))
+    lease = take_one(store, 1.0)
+    return interrupt_at(step, lambda: ack(store, lease, *[then] * (call == "follow-up")))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of files left open
+@pytest.mark.parametrize("call", ["publish", "lease", "ack", "follow-up"])
+def test_a_call_may_be_broken_off_at_any_step(root: Path, clock: ManualClock, call: str) -> None:
+    with closing(FileStore(root, clock=clock)) as store, closing(FileStore(root, clock=clock)) as other:
+        step, struck = 1, True
+        while struck:
+            publish(store, "x", group="g", id=f"m-{step}")
+            struck = broken_off(store, call, step)
+            within_seconds(lambda: other.next_due(QUEUE), f"the lock is held after an interrupt at step {step}")
+            clock.advance(2)
+            for lapsed in store.expired(QUEUE, 10):
+                retry(store, lapsed)
+            within_seconds(lambda: drain(store), f"the handle is stuck after an interrupt at step {step}")
+            assert names(root / QUEUE / "ready") == names(root / QUEUE / "inflight") == [], step
+            assert any(f"-m-{step}~" in name for name in os.listdir(root / QUEUE / "done")), step
+            store.purge(QUEUE, State.DONE)
+            step += 1
+        assert step > 20
+
+
+# Cost
+
 # Cost
 
 
@@ -458,6 +733,21 @@ def test_a_purge_lists_only_when_something_may_be_due(
         clock.advance(100)
         assert other.purge(QUEUE, State.DONE, age=600) == 3
     assert count(store, State.DONE) == 0
+
+
+def test_a_purge_goes_on_after_the_clock_was_ahead(root: Path, store: FileStore, clock: ManualClock) -> None:
+    store.configure(QUEUE, {})
+    clock.step_wall(1_000_000)
+    assert store.purge(QUEUE, State.DEAD) == 0
+    clock.step_wall(-1_000_000)
+    publish(store, 1, 2)
+    bury(store, take_one(store))
+    clock.advance(5)
+    assert store.purge(QUEUE, State.DEAD) == 1
+    bury(store, take_one(store))
+    clock.advance(5)
+    with closing(FileStore(root, clock=clock)) as other:
+        assert other.purge(QUEUE, State.DEAD) == 1
 
 
 # Faults

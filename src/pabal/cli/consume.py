@@ -33,7 +33,7 @@ _TOLD = ("type", "sender", "group", "thread_id", "reply_to")
 )
 @click.option(
     "--count",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 10**9),
     metavar="N",
     help="Stop after N messages, 0 for no end. By default 1, with --exec no end.",
 )

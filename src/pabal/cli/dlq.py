@@ -24,7 +24,9 @@ _PURGEABLE = [str(state) for state in State if state is not State.INFLIGHT]
 
 @command("list-dlq")
 @queue_argument
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="List at most N.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10**9), default=50, show_default=True, metavar="N", help="List at most N."
+)
 @json_option
 def list_dlq(queue: str, limit: int, as_json: bool) -> None:
     """List the dead messages of QUEUE and why they died.

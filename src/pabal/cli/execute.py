@@ -183,7 +183,10 @@ def body_bytes(message: Message) -> bytes:
 
 
 def _ending(status: int) -> str:
-    return f"exit {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
+    if status > 0:
+        return f"exit {status}"
+    known = {each.value: each.name for each in signal.Signals}
+    return f"killed by {known.get(-status, f'signal {-status}')}"
 
 
 def _pass_on(stderr: IO[bytes], last: list[str]) -> None:

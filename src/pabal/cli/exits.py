@@ -16,16 +16,21 @@ from typing import Any, NoReturn
 
 import click
 
+from pabal import errors
 from pabal.cli.text import clean
 from pabal.errors import (
     ExtraMissing,
     InvalidInput,
     LeaseLost,
+    MailboxFull,
+    MessageUnknown,
     PabalError,
     QueueFull,
     QueueUnknown,
+    Refused,
     StoreError,
     StoreFull,
+    StoreMissing,
     Uncertain,
 )
 
@@ -65,8 +70,11 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (click.FileError, Exit.INVALID),
     (QueueUnknown, Exit.UNKNOWN),
     (NotFound, Exit.UNKNOWN),
+    (StoreMissing, Exit.UNKNOWN),
+    (MessageUnknown, Exit.UNKNOWN),
     (LeaseLost, Exit.LEASE_LOST),
     (QueueFull, Exit.FULL),
+    (MailboxFull, Exit.FULL),
     (StoreFull, Exit.FULL),
     (ExtraMissing, Exit.EXTRA),
     (StoreError, Exit.STORE),
@@ -106,7 +114,10 @@ def complain(exc: BaseException) -> Exit:
     line = _line_of(exc)
     if line:
         click.echo(f"pabal: {line}", err=True)
-    return next(code for kind, code in _CODES if isinstance(exc, kind))
+    kind = type(exc)
+    if isinstance(exc, Refused):  # the manager's word for an error of ours
+        kind = getattr(errors, exc.kind, kind)
+    return next(code for known, code in _CODES if issubclass(kind, known))
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def queues(as_json: bool) -> None:
     multiple=True,
     help="Only this state; may be repeated. By default ready, delayed and inflight.",
 )
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
+@click.option("--limit", type=click.IntRange(1, 10**9), default=20, show_default=True, metavar="N", help="At most N.")
 @json_option
 def peek(queue: str, states: tuple[str, ...], limit: int, as_json: bool) -> None:
     """List messages of QUEUE without taking them.

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 
 import click
 
 from pabal.cli.completion import completion
+from pabal.cli.config import config
 from pabal.cli.consume import consume
 from pabal.cli.demo import demo
 from pabal.cli.dlq import list_dlq, purge, reprocess
 from pabal.cli.doctor import doctor
 from pabal.cli.exits import Reported
 from pabal.cli.look import peek, queues, show, status
+from pabal.cli.mq import mq
 from pabal.cli.policy import pause, policy, resume
 from pabal.cli.publish import publish
+from pabal.cli.service import install_service
 from pabal.cli.session import help_if_alone, url_option
 from pabal.cli.settle import ack, extend_lease, nack
 from pabal.cli.tail import tail
+from pabal.cli.up import up
 
 _SECTIONS: dict[str, list[click.Command]] = {
     "Messages": [publish, consume, ack, nack, extend_lease],
     "Looking": [status, queues, peek, show, tail],
     "Dead letters": [list_dlq, reprocess, purge],
     "Tending": [policy, pause, resume, doctor],
+    "Manager": [up, mq, config, install_service],
     "More": [demo, completion],
 }
 
@@ -69,4 +76,15 @@ for _commands in _SECTIONS.values():
 
 
 def main() -> None:
+    _mend_streams()
     cli(prog_name="pabal")
+
+
+def _mend_streams() -> None:
+    """Put the null device where a standard stream was closed, before a store's file takes its number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or open(os.devnull)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pabal.cli.exits import NotFound
-from pabal.connect import Connection, connect, parse_url
+from pabal.connect import Connection, connect
 from pabal.errors import PabalError, QueueUnknown
 from pabal.names import check_name
 from pabal.queue import Queue
@@ -86,11 +85,7 @@ def current_url(ctx: click.Context | None = None) -> str:
 @contextmanager
 def opened(*, create: bool = False, consumer: str = "", ctx: click.Context | None = None) -> Iterator[Connection]:
     """Open the store of this command. One that is not there is made only if asked for, never by looking."""
-    url = current_url(ctx)
-    _, path = parse_url(url)
-    if not create and not path.exists():
-        raise NotFound(f"no store at {path}; publish to make one, or name another with --url or PABAL_URL")
-    with connect(url, consumer=consumer) as mq:
+    with connect(current_url(ctx), consumer=consumer, create=create) as mq:
         yield mq
 
 

@@ -26,7 +26,9 @@ _SHARE = 4  # looking may take one part of so many of the time, so that a long q
 @command("tail")
 @queue_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on showing messages as they come, until Ctrl-C.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="Begin with the last N.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 10**9), default=10, show_default=True, help="Begin with the last N."
+)
 @json_option
 def tail(queue: str, follow: bool, lines: int, as_json: bool) -> None:
     """Show messages of QUEUE as they arrive, without taking them.

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pabal.errors import Uncertain
+
 
 class Job:
     """One caller's work on its way through a commit: what to do, and what became of it."""
 
     result: Any = None
     error: BaseException | None = None
-    settled = False
-    leads = False
-    turn: threading.Lock | None = None
+    turn: threading.Lock | None = None  # released when this job leads or is done
 
     def __init__(self, work: Callable[..., Any], durable: bool, essential: bool) -> None:
         self.work = work
@@ -32,65 +32,59 @@ class Group:
     def __init__(self, commit: Callable[[list[Job]], None]) -> None:
         self._commit = commit
         self._mutex = threading.Lock()
-        self._busy = False
+        self._leader: Job | None = None
+        self._batch: list[Job] = []
         self._waiting: list[Job] = []
 
     def run(self, job: Job) -> Any:
         """Return what the job's work returned, once it is committed; raise what it raised."""
-        with self._mutex:
-            if follows := self._busy:
-                job.turn = threading.Lock()
-                job.turn.acquire()
-                self._waiting.append(job)
-            self._busy = True
-        if follows:
-            self._follow(job)
-        else:
-            self._lead([job])
+        try:
+            self._join(job)
+            if (turn := job.turn) is not None:
+                turn.acquire()
+            if self._leader is job:
+                self._commit(self._batch)
+        except BaseException as exc:
+            # A signal handler raised in this thread: the others must not wait for ever, nor hear more than is known.
+            if self._leader is job:
+                for other in self._batch:
+                    other.error = other.error or Uncertain(f"the commit was interrupted by {type(exc).__name__}")
+            raise
+        finally:
+            try:
+                self._leave(job)
+            except BaseException:
+                self._leave(job)  # interrupted in its turn: whoever keeps the lead keeps everybody out
+                raise
         if job.error is not None:
             raise job.error
         return job.result
 
-    def _follow(self, job: Job) -> None:
-        assert job.turn is not None
-        try:
-            job.turn.acquire()
-        except BaseException:
-            self._abandon(job)
-            raise
-        if not job.settled:
-            with self._mutex:
-                jobs, self._waiting = self._waiting, []
-            self._lead(jobs)
+    def _join(self, job: Job) -> None:
+        with self._mutex:
+            if self._leader is None:
+                self._leader, self._batch = job, [job]
+            else:
+                job.turn = threading.Lock()
+                job.turn.acquire()
+                self._waiting.append(job)
 
-    def _lead(self, jobs: list[Job]) -> None:
-        try:
-            self._commit(jobs)
-        except BaseException as exc:
-            # An interrupt in the leader's thread must not leave the others waiting for ever.
-            for job in jobs:
-                job.error = job.error or exc
-            raise
-        finally:
-            for job in jobs:
-                job.settled = True
-                if job.turn is not None and not job.leads:
-                    job.turn.release()
-            with self._mutex:
-                self._pass_on()
-
-    def _abandon(self, job: Job) -> None:
+    def _leave(self, job: Job) -> None:
         with self._mutex:
             if job in self._waiting:
-                self._waiting.remove(job)
-                if job.leads:
-                    self._pass_on()
+                self._waiting.remove(job)  # it gave up waiting
+            if self._leader is not job:
+                return
+            for other in self._batch:
+                if other is not job:
+                    _wake(other)
+            self._batch, self._waiting = self._waiting, []
+            self._leader = self._batch[0] if self._batch else None
+            if self._leader is not None:
+                _wake(self._leader)
 
-    def _pass_on(self) -> None:
-        if self._waiting:
-            first = self._waiting[0]
-            first.leads = True
-            assert first.turn is not None
-            first.turn.release()
-        else:
-            self._busy = False
+
+def _wake(job: Job) -> None:
+    turn, job.turn = job.turn, None
+    if turn is not None:
+        turn.release()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import apsw
 
@@ -30,6 +31,9 @@ T = TypeVar("T")
 
 LEAST_VERSION = "3.51.3"  # older ones can corrupt a WAL that two connections checkpoint at once
 BUSY_SECONDS = 10
+# What a wrong value or statement gets: it was rolled back and says nothing about the file.
+_HARMLESS = (apsw.MismatchError, apsw.RangeError, apsw.TooBigError, apsw.ConstraintError, apsw.SQLError)
+_READ_ONLY = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
 WAL_BYTES = 16 << 20  # a WAL that grew beyond this is cut back when it starts over
 
 
@@ -189,6 +193,8 @@ class Database:
             raise StoreFailed(f"{exc.strerror} while queueing for {self.path}: repeat") from exc
 
     def _unlock(self) -> None:
+        if self._lock_fd < 0:
+            return
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
         except OSError:
@@ -205,12 +211,14 @@ class Database:
                     self.require_usable()
                     connection = self._open()
                 self._lock()
+                rings = self._in_turn(connection, jobs)
             except StoreError as exc:
                 _fail(jobs, exc)
                 return
-            try:
-                rings = self._in_turn(connection, jobs)
             finally:
+                # Also when a signal handler raised anywhere above: nobody else may wait for what we held.
+                if connection is not None and connection.in_transaction:
+                    _roll_back(connection)
                 if self._broken:
                     self._drop_writer()
                 self._unlock()
@@ -252,8 +260,10 @@ class Database:
             self._synced = synced
         transaction = self._transaction
         transaction.rings = {}
-        execute("begin immediate")
+        for job in jobs:
+            job.error = job.result = None  # what an earlier try left
         try:
+            execute("begin immediate")
             if alone:
                 jobs[0].result = jobs[0].work(transaction)
             else:
@@ -284,7 +294,8 @@ class Database:
             return StoreFailed(
                 f"another program kept {self.path} locked for {BUSY_SECONDS} seconds: repeat when it ends"
             )
-        self._break(str(exc))
+        if not isinstance(exc, _HARMLESS):
+            self._break(str(exc))
         if isinstance(exc, apsw.NotADBError):
             return StoreFailed(f"{self.path} is not a SQLite database: give another path or restore a copy")
         if isinstance(exc, apsw.CorruptError):
@@ -337,6 +348,22 @@ def connect(path: Path) -> Connection:
     _insist(connection, "synchronous", "full", 2)
     connection.execute(f"pragma journal_size_limit = {WAL_BYTES}").fetchall()
     return connection
+
+
+def table_names(path: Path) -> set[str]:
+    """Name the tables of a database without changing anything; none if it is not there or no database."""
+    if not path.is_file():
+        return set()
+    try:
+        connection = apsw.Connection(f"file:{quote(os.path.abspath(path))}?mode=ro", flags=_READ_ONLY)
+        try:
+            return {row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'")}
+        finally:
+            connection.close()
+    except (apsw.NotADBError, apsw.CantOpenError):
+        return set()
+    except apsw.Error as exc:
+        raise StoreFailed(f"{exc} while looking at {path}") from exc
 
 
 def require_version(found: str) -> None:

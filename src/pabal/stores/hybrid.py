@@ -13,3 +13,8 @@ class HybridStore(SqliteStore):
 
     def __init__(self, root: Path, *, clock: Clock | None = None, codec: Codec | None = None) -> None:
         super().__init__(root / "pabal.db", clock=clock, codec=codec, bodies=BodyFolder(root.absolute() / "bodies"))
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Say whether a hybrid store is there, touching nothing."""
+        return SqliteStore.exists(path / "pabal.db")

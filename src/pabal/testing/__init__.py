@@ -5,6 +5,7 @@ The suites need pytest and hypothesis; the clock and the checker need nothing.
 
 from typing import TYPE_CHECKING, Any
 
+from pabal.errors import ExtraMissing
 from pabal.testing.clock import ManualClock
 from pabal.testing.history import Event, History, Report, check_history, read_history
 
@@ -23,4 +24,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_SUITES[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_SUITES[name]}"), name)
+    except ModuleNotFoundError as exc:
+        raise ExtraMissing(f"{name} needs {exc.name}: pip install 'pabal[testing]'") from exc

@@ -148,6 +148,30 @@ class UpkeepTests(StorePlace):
         assert store.browse(QUEUE, state) == [] and store.purge(QUEUE, state) == 0
         assert store.purge("other", state) == 0
 
+    @pytest.mark.parametrize("state", [State.READY, State.DELAYED, State.DEAD, State.DONE])
+    def test_purge_removes_only_the_ids_it_is_given(self, store: Store, state: State) -> None:
+        self.fill(store)
+        first, second = store.browse(QUEUE, state)
+        other = next(entry for entry in store.browse(QUEUE, State.INFLIGHT))
+        assert store.purge(QUEUE, state, ids=[]) == 0
+        assert store.purge(QUEUE, state, ids=[other.id, "nobody", second.id, second.id]) == 1
+        assert [entry.id for entry in store.browse(QUEUE, state)] == [first.id]
+        assert store.find(QUEUE, second.id) is None and state_of(store, other.id) is State.INFLIGHT
+        assert store.purge(QUEUE, state, ids=[first.id], age=1000) == 0
+        assert store.purge(QUEUE, state, ids=[first.id]) == 1
+
+    def test_an_entry_in_flight_says_under_which_token(self, store: Store) -> None:
+        publish(store, 1, id="m")
+        assert [entry.token for entry in store.browse(QUEUE, State.READY)] == [""]
+        retry(store, take_one(store))
+        lease = take_one(store)
+        entry = store.find(QUEUE, "m")
+        assert entry and entry.token == lease.receipt.token
+        assert [entry.token for entry in store.browse(QUEUE, State.INFLIGHT)] == [lease.receipt.token]
+        ack(store, lease)
+        entry = store.find(QUEUE, "m")
+        assert entry is None or entry.token == ""
+
     def test_purge_never_takes_what_is_inflight(self, store: Store, clock: ManualClock) -> None:
         publish(store, 1)
         lease = take_one(store, seconds=10)

@@ -119,7 +119,8 @@ def _entry(root: Root, spool: Spool, state: State, path: str, slot: Slot) -> Ent
         id = message.id
     settled = state in (State.DONE, State.DEAD)
     failure = read_failure(f"{path}.why" if settled else why_path(spool, id))
-    return Entry(spool.name, id, state, slot.attempt, slot.due / 1000, message, failure, data)
+    held = slot.token if state is State.INFLIGHT else ""
+    return Entry(spool.name, id, state, slot.attempt, slot.due / 1000, message, failure, data, token=held)
 
 
 def _corrupt(root: Root, spool: Spool, name: str) -> Entry:

@@ -63,14 +63,17 @@ def _leftovers(root: Root, spool: Spool, repair: bool) -> Iterator[Finding]:
     for name in sorted(os.listdir(spool.tmp)):
         path = f"{spool.tmp}/{name}"
         if _age(root, path) > LEFTOVER_SECONDS:
-            tag = _claimed(root, spool, name)
+            with spool:  # its publisher may be asleep just before its claim
+                tag = _claimed(root, spool, name)
+                if repair and not tag:
+                    remove(path)
             if tag:
                 yield Finding(path, "published, but not yet to be seen", "publish it", repair)
                 if repair:
                     rescue(root, spool, {tag})
                     spool.sync(spool.waiting)
             else:
-                yield Finding(path, "left by a writer that died", "remove it", _mend(repair, remove, path))
+                yield Finding(path, "left by a writer that died", "remove it", repair)
 
 
 def _claimed(root: Root, spool: Spool, name: str) -> str:

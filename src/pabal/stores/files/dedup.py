@@ -86,6 +86,11 @@ def claim(records: list[tuple[str, int]], first: First, now: int) -> First | Non
     return None
 
 
+def own_of(records: list[tuple[str, int]], tag: str) -> list[str]:
+    """Return the paths of those records that this act of publishing made."""
+    return [path for path, _ in records if (found := _read(path, 0)) is not None and found.tag == tag]
+
+
 def release(paths: list[str]) -> None:
     """Remove records."""
     for path in paths:

@@ -40,8 +40,7 @@ class Feed:
                 try:
                     self._readers[self._inotify.add(path, mask)] = reader, path
                 except OSError:  # no watches left: from here on all is listed again when it changed
-                    self._inotify.close()
-                    self._inotify = None
+                    self._close()
 
     def drain(self) -> None:
         """Hand out what has happened so far."""
@@ -62,6 +61,15 @@ class Feed:
                 reader.pending.append((path, mask, name))
 
     def close(self) -> None:
-        if self._inotify is not None:
+        with self._lock:
+            self._close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, where another thread of the parent may have held the lock."""
+        self._close()
+
+    def _close(self) -> None:
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
             with suppress(OSError):
-                self._inotify.close()
+                inotify.close()

@@ -7,7 +7,6 @@ whoever meets it, and two finishers are harmless; one without promises nothing a
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ from pabal.stores.files import dedup
 from pabal.stores.files.calls import rename_new
 from pabal.stores.files.dedup import First
 from pabal.stores.files.names import tokened
-from pabal.stores.files.publishing import Parcel, discard, publish, stage
+from pabal.stores.files.publishing import Parcel, discard, made_here, publish, stage
 from pabal.stores.files.settling import Move, date, prepare, settled_before, tidy
 from pabal.stores.files.spool import Root, Spool
 
@@ -29,6 +28,7 @@ _PLAN, _INPUT, _WHY = "plan.json", "input", "why"
 
 def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Sequence[Parcel]) -> Outcome:
     """Apply one verdict and publish what follows from it."""
+    parcels = [parcel for parcel in parcels if made_here(root, parcel) is None]
     for _ in range(3):  # a lease that another process extends in between has another name
         move = prepare(root, spool, settlement, synced=True)
         if move is None:
@@ -45,7 +45,7 @@ def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Seque
             tidy(root, spool, settlement, move, applied=True)
             return Outcome.APPLIED
         spool.held.pop((settlement.receipt.id, settlement.receipt.token), None)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     outcome = settled_before(root, spool, settlement)
     if outcome is Outcome.APPLIED:  # somebody's removal of the file was the ack
         publish(root, [parcel.draft for parcel in parcels])
@@ -66,7 +66,7 @@ def _write(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Pa
     except OSError:
         with suppress(FileNotFoundError):
             os.rename(f"{folder}/{_WHY}", move.draft)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         raise
 
 
@@ -123,7 +123,7 @@ def finish(root: Root, folder: str) -> bool:
         spool = root.make(output["queue"])
         spool.sync([spool.dirs[State(output["state"])]])
     _move_input(root, folder, plan)
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
     return True
 
 
@@ -196,4 +196,11 @@ def _give_up(root: Root, folder: str) -> None:
         if os.path.lexists(f"{away}/{_INPUT}"):
             os.rename(away, folder)  # it was committed at this very moment
         else:
-            shutil.rmtree(away, ignore_errors=True)
+            _remove(away)
+
+
+def _remove(folder: str) -> None:
+    # Not shutil.rmtree: where an interrupt strikes it closes a descriptor twice, perhaps another's by then.
+    with suppress(OSError):
+        discard(f"{folder}/{name}" for name in os.listdir(folder))
+        os.rmdir(folder)

@@ -44,31 +44,50 @@ class Found(NamedTuple):
 def take_in(root: Root, spool: Spool, listing: Listing) -> bool:
     """Read what is new; True if something has found its place. Takes the lock for each file."""
     moved = False
-    for name, seen in list(listing.strangers.items()):
-        directory = next((path for path in spool.waiting if os.path.lexists(f"{path}/{name}")), "")
+    for name in list(listing.strangers):
+        seen = listing.strangers.pop(name, None)  # before it is looked at: it may come again meanwhile
+        if seen is None:
+            continue  # another thread is at it
+        stays = True
         try:
-            found = _read(root, directory, name)
-            moved |= found is not None and _place(root, spool, listing, found)
-        except UNREADABLE as exc:
-            if isinstance(exc, DecodeError) and _is_young(root, f"{directory}/{name}", seen):
-                continue
-            moved |= _refuse(root, spool, directory, name, exc)
-        except (FileNotFoundError, FileExistsError):
-            pass  # somebody was quicker, or there is one of that name
-        listing.strangers.pop(name, None)
+            placed = _take_one(root, spool, listing, name, seen)
+            stays, moved = placed is None, moved or bool(placed)
+        finally:
+            if stays:
+                listing.strangers.setdefault(name, seen)
     if moved:
         spool.sync(spool.waiting)
     return moved
 
 
-def _read(root: Root, directory: str, name: str) -> Found | None:
+def _take_one(root: Root, spool: Spool, listing: Listing, name: str, seen: float) -> bool | None:
+    """Give a file its place; False if there is nothing to be placed, None if it is to be looked at again."""
+    directory = next((path for path in spool.waiting if os.path.lexists(f"{path}/{name}")), "")
+    try:
+        about = os.lstat(f"{directory}/{name}") if directory else None
+        if about is None or (stat.S_ISDIR(about.st_mode) and not root.names.native):
+            return False  # gone, or a directory of the application's own
+        try:
+            found = _read(root, about, directory, name)
+        except UNREADABLE as exc:
+            if isinstance(exc, DecodeError) and _is_young(root, about, seen):
+                return None
+            return _refuse(root, spool, about, directory, name, exc)
+        return _place(root, spool, listing, about, found)
+    except (FileNotFoundError, FileExistsError):
+        return False  # somebody was quicker, or there is one of that name
+
+
+def _read(root: Root, about: os.stat_result, directory: str, name: str) -> Found:
     path = f"{directory}/{name}"
-    about = os.lstat(path)  # before it is opened, for opening a FIFO would wake its writer
-    if stat.S_ISDIR(about.st_mode) and not root.names.native:
-        return None  # a directory of the application's own
-    check_regular(about)
+    check_regular(about)  # before it is opened, for opening a FIFO would wake its writer
     data, written_at = read_whole(path)
-    message = root.codec.decode(data, id=_default_id(root, name), at=written_at)
+    try:
+        message = root.codec.decode(data, id=_default_id(root, name), at=written_at)
+    except (PabalError, OSError):
+        raise
+    except Exception as exc:  # whatever it is, the other files are served
+        raise DecodeError(f"{type(exc).__name__}: {exc}", data) from exc
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         durable.sync(fd)
@@ -77,13 +96,24 @@ def _read(root: Root, directory: str, name: str) -> Found | None:
     return Found(directory, name, data, written_at, message)
 
 
+def _is_same(about: os.stat_result, path: str) -> bool:
+    """Say whether a file is still the one that was read. Its writer may use the same name for the next."""
+    found = os.lstat(path)
+    return all(
+        getattr(about, part) == getattr(found, part)
+        for part in ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+    )
+
+
 def _default_id(root: Root, name: str) -> str:
     slot = None if root.names.native else root.names.parse(name)
     return id_of_stem(slot.base if slot is not None else plain_stem(name.removesuffix(root.names.extension)))
 
 
-def _place(root: Root, spool: Spool, listing: Listing, found: Found) -> bool:
+def _place(root: Root, spool: Spool, listing: Listing, about: os.stat_result, found: Found) -> bool | None:
     with spool:
+        if not _is_same(about, found.path):
+            return None
         if root.names.native:
             _give_name(root, spool, found)
         else:
@@ -142,16 +172,15 @@ def _drop(root: Root, spool: Spool, found: Found, slot: Slot, first: First) -> N
     root.move(found.path, target)
 
 
-def _is_young(root: Root, path: str, seen: float) -> bool:
-    try:
-        age = root.clock.now() - os.lstat(path).st_mtime
-    except FileNotFoundError:
-        return False
+def _is_young(root: Root, about: os.stat_result, seen: float) -> bool:
+    age = root.clock.now() - about.st_mtime
     # A file dated in the future is given as long from when it was first seen.
     return age < PATIENCE and root.clock.boot() - seen < PATIENCE
 
 
-def _refuse(root: Root, spool: Spool, directory: str, name: str, exc: PabalError) -> bool:
+def _refuse(root: Root, spool: Spool, about: os.stat_result, directory: str, name: str, exc: PabalError) -> bool | None:
     with spool:
+        if not _is_same(about, f"{directory}/{name}"):
+            return None
         set_aside(root, spool, directory, name, exc)
     return True

@@ -18,7 +18,7 @@ from pabal.stores.files.reading import UNREADABLE, learn, read_failure, read_mes
 from pabal.stores.files.restating import restate
 from pabal.stores.files.spool import Held, Root, Spool
 
-JUDGING_SECONDS = 30.0  # how long who takes over a message may hold it
+JUDGING_SECONDS = 5.0  # how long who takes over a message may hold it
 _LAST_DEADLINE = 16**10 - 1
 
 

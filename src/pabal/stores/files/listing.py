@@ -227,16 +227,19 @@ class Listing:
         if holder is None or slot is None:
             return
         prefix = f"{holder[1]}~{slot.token}~"
-        folder = next((each for each in os.listdir(self._root.settling) if each.startswith(prefix)), None)
+        folders = [
+            f"{self._root.settling}/{each}" for each in os.listdir(self._root.settling) if each.startswith(prefix)
+        ]
+        folder = next((each for each in folders if os.path.lexists(f"{each}/input")), None)
         if folder is not None:
             # Settled with follow-ups, and perhaps to come back: it counts as held until that is finished.
-            self._settling[f"{self._root.settling}/{folder}"] = name
+            self._settling[folder] = name
         else:
             self._offer_head(self._groups.release(name))
 
     def _recheck_settling(self) -> None:
         for folder, name in list(self._settling.items()):
-            if not os.path.lexists(folder):
+            if not os.path.lexists(f"{folder}/input"):
                 del self._settling[folder]
                 self._offer_head(self._groups.release(name))
 

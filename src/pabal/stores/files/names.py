@@ -35,6 +35,7 @@ _NATIVE = (
 # By far the most common, and so worth a shorter way.
 _SIMPLE = r"((\d{3})-(\d{13})-([A-Za-z0-9_][A-Za-z0-9_:.-]{0,127})~c([0-9a-f]{8}))"
 _UNMARKED = r"\d{3}-\d{13}-[A-Za-z0-9_][A-Za-z0-9_:.-]{0,127}~[cf][0-9a-f]{8}(?:~a\d{1,7}~k[^~]+)?"
+_NO_TEXT = re.compile("[\ud800-\udfff]").search  # how bytes that are not UTF-8 show in a name
 _LONGEST_STEM = 150  # of a plain name, in bytes: leaves room for what the store adds
 
 
@@ -97,7 +98,7 @@ class Names:
             int(settled or "0", 16),
         )
         if not self.native:
-            if len(os.fsencode(of_base[0])) > _LONGEST_STEM:
+            if not _is_plain(of_base[0]):
                 return None
             return Slot(of_base[0], of_base[1], extension, 0, int(due or "0", 16), "", 0, "", 0, False, -1, *moving)
         base, rank, when, id, group, stamp, target, expires, kind, crc = of_base
@@ -180,7 +181,7 @@ def ceiled(seconds: float) -> int:
 @lru_cache(maxsize=4096)
 def digest(text: str, size: int = 8) -> str:
     """Return a hash of any text that is short enough for a file name."""
-    return b32encode(hashlib.sha256(text.encode()).digest())[:size].decode("ascii").lower()
+    return b32encode(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest())[:size].decode("ascii").lower()
 
 
 def tokened(token: str) -> str:
@@ -195,6 +196,11 @@ def booted(boot_id: str) -> str:
 
 
 def plain_stem(text: str) -> str:
-    """Return a stem that plain names can hold: no `~`, and room for what the store adds."""
+    """Return a stem that plain names can hold: real text, no `~`, and room for what the store adds."""
     text = text.replace("~", "-")
-    return text if len(os.fsencode(text)) <= _LONGEST_STEM else f"{text[:40]}-{digest(text, 16)}"
+    return text if _is_plain(text) else f"{text[:40].encode('utf-8', 'ignore').decode()}-{digest(text, 16)}"
+
+
+def _is_plain(stem: str) -> bool:
+    # Bytes that are no text could not be written into the plan of a settlement.
+    return len(os.fsencode(stem)) <= _LONGEST_STEM and not _NO_TEXT(stem)

@@ -1,7 +1,8 @@
 """Publish: write whole into `tmp`, flush, claim keys and ids, flush, rename, flush.
 
-No flush happens under the lock. A record is durable before its message can be seen, and the message lies in `tmp`, also
-durable, before the record is made: a crash in between leaves something that the next publisher of that key finishes.
+No flush happens under the lock, except where a limit on what waits must hold too. A record is durable before its
+message can be seen, and the message lies in `tmp`, also durable, before the record is made: a crash in between leaves
+something that the next publisher of that key finishes.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 
 from pabal import durable
 from pabal.codec import Restatable
-from pabal.errors import QueueFull, TooLarge, Uncertain
+from pabal.errors import QueueFull, StoreClosed, TooLarge, Uncertain
 from pabal.names import check_id
 from pabal.store import Draft, Published, State
 from pabal.stores.files import dedup
@@ -26,6 +27,7 @@ from pabal.stores.files.names import ceiled, digest, floored, native_base, plain
 from pabal.stores.files.spool import Root, Spool
 
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
+_REMEMBERED = 10_000  # ids published of late
 _GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -82,15 +84,35 @@ def publish(root: Root, drafts: Sequence[Draft]) -> list[Published]:
     fresh = [parcel for parcel in parcels if parcel.first is None]
     _check_room(root, fresh)
     stage(fresh)
-    _claim(root, fresh)
     try:
-        _reveal(root, parcels)
-    except OSError as exc:
-        ids = tuple(parcel.id for parcel in parcels)
-        raise Uncertain(
-            f"{root.fault(exc, 'publishing')}; it may have been stored: repeat with the same id", ids
-        ) from exc
+        with _room_kept(root, parcels):
+            _claim(root, fresh)
+            _sure(root, parcels, _reveal)
+    except StoreClosed as exc:  # by another thread, in the middle
+        raise _uncertain(parcels, exc) from exc
+    _sure(root, parcels, _flush)
+    _remember(fresh)
     return [Published(p.first.id, duplicate=True) if p.first else Published(p.id) for p in parcels]
+
+
+def _sure(root: Root, parcels: list[Parcel], step: Callable[[Root, list[Parcel]], None]) -> None:
+    try:
+        step(root, parcels)
+    except OSError as exc:
+        raise _uncertain(parcels, root.fault(exc, "publishing")) from exc
+
+
+def _uncertain(parcels: list[Parcel], why: object) -> Uncertain:
+    ids = tuple(parcel.id for parcel in parcels)
+    return Uncertain(f"{why}; it may have been stored: repeat with the same id", ids)
+
+
+def _remember(parcels: list[Parcel]) -> None:
+    for parcel in parcels:
+        if not parcel.draft.given_id:
+            if len(parcel.spool.published) >= _REMEMBERED:
+                parcel.spool.published.clear()
+            parcel.spool.published.add(parcel.id)
 
 
 def pack(root: Root, drafts: Iterable[Draft]) -> list[Parcel]:
@@ -108,22 +130,20 @@ def pack(root: Root, drafts: Iterable[Draft]) -> list[Parcel]:
 
 def _look_for_first(root: Root, parcels: list[Parcel]) -> None:
     """Find what is there already, within the batch too, without the lock: `_claim` looks again for the rest."""
-    now, batch = root.now(), dict[str, First]()
+    now, batch = root.now(), dict[str | tuple[Spool, str], First]()
     for parcel in parcels:
-        if not parcel.records:
-            continue
-        paths = [path for path, _ in parcel.records]
-        parcel.first = next((batch[path] for path in paths if path in batch), None)
-        parcel.first = parcel.first or dedup.first_of(parcel.records, now) or _made_here(root, parcel)
+        marks: list[str | tuple[Spool, str]] = [(parcel.spool, parcel.id), *(path for path, _ in parcel.records)]
+        parcel.first = next((batch[mark] for mark in marks if mark in batch), None)
+        parcel.first = parcel.first or dedup.first_of(parcel.records, now) or made_here(root, parcel)
         if parcel.first is None:
-            batch.update(dict.fromkeys(paths, parcel.as_first))
+            batch.update(dict.fromkeys(marks, parcel.as_first))
 
 
-def _made_here(root: Root, parcel: Parcel) -> First | None:
-    # Ids that we make have no record: one that comes back as given (after Uncertain) is looked for by name.
-    if parcel.draft.given_id and _GENERATED.fullmatch(parcel.id) and locate(root, parcel.spool, parcel.id):
-        return First(parcel.id, "")
-    return None
+def made_here(root: Root, parcel: Parcel) -> First | None:
+    """Find the message of an id that we made, which has no record: by name."""
+    # Looked for only if it may be there: it comes back as given (after Uncertain), or this process has published it.
+    suspect = _GENERATED.fullmatch(parcel.id) if parcel.draft.given_id else parcel.id in parcel.spool.published
+    return First(parcel.id, "") if suspect and locate(root, parcel.spool, parcel.id) else None
 
 
 def _check_room(root: Root, parcels: list[Parcel]) -> None:
@@ -143,13 +163,29 @@ def _check_room(root: Root, parcels: list[Parcel]) -> None:
             )
 
 
+def _room_kept(root: Root, parcels: list[Parcel]) -> ExitStack:
+    """Where a queue has a limit, hold the locks from the last count until the messages can be seen."""
+    fresh = [parcel for parcel in parcels if parcel.first is None]
+    with ExitStack() as locks:
+        if any(parcel.draft.terms.max_waiting for parcel in fresh):
+            # All of them, in one order: whoever holds two at once does so here.
+            for spool in sorted({parcel.spool for parcel in parcels}, key=lambda spool: spool.name):
+                locks.enter_context(spool)
+            try:
+                _check_room(root, fresh)
+            except BaseException:
+                discard(parcel.path for parcel in fresh)
+                raise
+        return locks.pop_all()
+
+
 def stage(parcels: Sequence[Parcel]) -> None:
     """Write every parcel whole and flushed to its path; on failure none is left."""
     done: list[str] = []
     try:
         for start in range(0, len(parcels), _CHUNK):
             _write(parcels[start : start + _CHUNK], done)
-    except OSError:
+    except BaseException:
         discard(done)
         raise
 
@@ -186,6 +222,7 @@ def _claim(root: Root, parcels: list[Parcel]) -> None:
             with spool:
                 for parcel in keyed:
                     if parcel.spool is spool:
+                        os.lstat(parcel.path)  # a check may have taken it for a leftover: then nothing may promise it
                         parcel.first = dedup.claim(parcel.records, parcel.as_first, now)
                         claimed.append(parcel)
     except OSError:
@@ -209,6 +246,9 @@ def _reveal(root: Root, parcels: list[Parcel]) -> None:
         if others:
             rescue(root, spool, others)
         _move(root, spool, [parcel for parcel in some if parcel.first is None])
+
+
+def _flush(root: Root, parcels: list[Parcel]) -> None:
     for spool in dict.fromkeys(parcel.spool for parcel in parcels):
         some = [parcel for parcel in parcels if parcel.spool is spool]
         # Of a duplicate too: that the first is there must be as sure as if it were ours.
@@ -239,7 +279,11 @@ def _move_one(root: Root, parcel: Parcel, stamp: int) -> None:
     except FileNotFoundError:
         if not parcel.records or not os.path.isdir(os.path.dirname(target)):
             raise
-        # Somebody with the same key was quicker to finish this for us.
+        if locate(root, parcel.spool, parcel.id) is None:
+            with parcel.spool:
+                dedup.release(dedup.own_of(parcel.records, parcel.tag))
+            raise
+        # Else somebody with the same key was quicker to finish this for us.
 
 
 def rescue(root: Root, spool: Spool, tags: set[str]) -> None:

@@ -23,7 +23,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SPECIAL = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})  # a symlink, a socket or FIFO, a device without driver
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 UNREADABLE = (DecodeError, UnsafeFile, TooLarge)
-_LIMIT = LARGEST_MAX_BYTES * 2  # a document is larger than the body it carries
+_LIMIT = LARGEST_MAX_BYTES
 
 
 def read_whole(path: str) -> tuple[bytes, float]:

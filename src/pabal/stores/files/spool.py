@@ -7,11 +7,10 @@ nobody else can have. So whoever holds the lock and has read the watch on the di
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -21,6 +20,7 @@ from pabal.errors import InvalidInput, NameTaken, StoreClosed, StoreError, Store
 from pabal.ids import IdMaker
 from pabal.names import check_name
 from pabal.store import State
+from pabal.stores.files.locks import FileLock
 from pabal.stores.files.names import Names, Slot, floored
 from pabal.stores.layout import Layout
 from pabal.stores.place import require_local
@@ -48,8 +48,8 @@ class Held(NamedTuple):
     failed: bool = True
 
 
-class Spool:
-    """One queue: a context manager that holds its lock, against threads and processes."""
+class Spool(FileLock):
+    """One queue, and its lock."""
 
     def __init__(self, root: Root, name: str) -> None:
         self.name = name
@@ -62,28 +62,13 @@ class Spool:
         self.listing: Listing | None = None
         self.purging: dict[State, Purging] = {}
         self.sweeping: Generator[str, None, None] | None = None
+        self.published: set[str] = set()  # generated ids of late: only one of these is looked for when it comes again
         self.tending = threading.Lock()  # held by the thread that purges or sweeps
-        self._threads = threading.Lock()
+        super().__init__(f"{self.private}/.lock")
         for path in {*self.dirs.values(), self.private, self.tmp, self.dedup, self.why}:
             durable.make_dirs(Path(path))
-        self._fd = os.open(f"{self.private}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if os.fstat(self._fd).st_size < _STAMP:
+        if os.fstat(self.open()).st_size < _STAMP:
             os.pwrite(self._fd, b"0" * _STAMP, 0)  # its block is there even when the disk is full
-
-    def __enter__(self) -> Spool:
-        self._threads.acquire()
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        except BaseException:
-            self._threads.release()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
 
     def next_stamp(self, now: float) -> int:
         """Give the next place in the order of publishing; with the lock held."""
@@ -105,9 +90,15 @@ class Spool:
         """Wake who watches, where no file arrives that would."""
         os.utime(self.private)
 
+    def doubt(self) -> None:
+        """Look at the directories again: what is remembered of them may be half changed."""
+        self.purging.clear()
+        if self.listing is not None:
+            self.listing.stale = True
+
     def close(self) -> None:
-        with suppress(OSError, ValueError):  # in a forked child another thread of the parent may have been at it
-            os.close(self._fd)
+        super().close()
+        with self.tending:
             if self.sweeping is not None:
                 self.sweeping.close()
 
@@ -130,20 +121,16 @@ class Root:
         self._pid = os.getpid()
         self._failed: StoreError | None = None
         self._closed = False
-        with self._locked():
-            self._check_format()
-            self.ballast.restore()
-        durable.make_dirs(Path(self.settling))
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of the root: for what is done once, or rarely."""
-        fd = os.open(f"{self.path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._lock = FileLock(f"{self.path}/.lock")  # for what is done once, or rarely
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+            with self._lock:
+                self._check_format()
+                self.ballast.restore()
+            durable.make_dirs(Path(self.settling))
+        except BaseException:
+            self._lock.let_go()
+            self._lock.close()
+            raise
 
     def _check_format(self) -> None:
         about = Path(self.path, "pabal.json")
@@ -167,13 +154,19 @@ class Root:
             self._start_anew()
 
     def _start_anew(self) -> None:
-        # Locks and watches of the parent are shared through their descriptors: a child needs its own.
-        spools, feed = self._spools, self.feed
+        # The watches of the parent are shared through their descriptor: a child needs its own.
+        feed = self.feed
         self._spools, self.feed, self.making, self._pid = {}, None, threading.Lock(), os.getpid()
-        for spool in spools.values():
-            spool.close()
         if feed is not None:
-            feed.close()
+            feed.leave_to_parent()
+
+    def let_go(self, *, doubt: bool) -> None:
+        """Free what this thread was holding when a call was broken off."""
+        for spool in list(self._spools.values()):
+            spool.let_go()
+            if doubt:
+                spool.doubt()
+        self._lock.let_go()
 
     def spool(self, queue: str) -> Spool | None:
         """Return a queue that exists, or None."""
@@ -192,12 +185,14 @@ class Root:
             return found
         check_name(queue)
         with self.making:
+            if self._closed:
+                raise StoreClosed("this store is closed")
             if queue not in self._spools:
                 self._spools[queue] = self._make(queue)
             return self._spools[queue]
 
     def _make(self, queue: str) -> Spool:
-        with self._locked():
+        with self._lock:
             for other in self.layout.queues(Path(self.path)):
                 if other != queue and other.lower() == queue.lower():
                     raise NameTaken(f"queue {queue} differs from {other} in case only: use that name or another")
@@ -230,7 +225,7 @@ class Root:
 
     def restore_ballast(self) -> None:
         if not self.ballast.present:
-            with self._locked():
+            with self._lock:
                 self.ballast.restore()
 
     def now(self) -> int:
@@ -253,11 +248,12 @@ class Root:
         return failed
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for spool in self._spools.values():
-            spool.close()
+        if self._pid != os.getpid():
+            self._start_anew()
+        with self.making:
+            self._closed = True
+        for lock in (*self._spools.values(), self._lock):
+            lock.close()
         if self.feed is not None:
             self.feed.close()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pabal import jsontext
 from pabal.clock import Clock, SystemClock
-from pabal.errors import InvalidInput, StoreFailed
+from pabal.errors import InvalidInput, PabalError, StoreFailed
 from pabal.names import check_name
 from pabal.store import (
     Draft,
@@ -45,8 +45,17 @@ class FileStore:
             self._root = Root(place, clock or SystemClock(), layout or NativeLayout())
         except OSError as exc:
             raise StoreFailed(f"cannot open {place}: {exc}") from exc
-        with _Guard(self._root, "opening"):
-            follow_ups.finish_all(self._root)
+        try:
+            with _Guard(self._root, "opening"):
+                follow_ups.finish_all(self._root)
+        except BaseException:
+            self._root.close()
+            raise
+
+    @staticmethod
+    def exists(root: Path) -> bool:
+        """Say whether a file store is there, touching nothing."""
+        return (Path(root) / "pabal.json").is_file()
 
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
         with _Guard(self._root, "publishing"):
@@ -127,9 +136,11 @@ class FileStore:
         with _Guard(self._root, "reviving"):
             return tending.revive(self._root, queue, ids)
 
-    def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:
+    def purge(
+        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
+    ) -> int:
         with _Guard(self._root, "purging"):
-            return tending.purge(self._root, queue, state, age, limit)
+            return tending.purge(self._root, queue, state, age, limit, ids)
 
     def queues(self) -> list[str]:
         with _Guard(self._root, "looking"):
@@ -197,5 +208,10 @@ class _Guard:
         self._root.check_usable()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
+        if error is None or isinstance(error, PabalError):
+            return
+        # What a signal handler raises may come from between any two steps. An error of the system has its number.
+        interrupted = not isinstance(error, OSError) or error.errno is None
+        self._root.let_go(doubt=interrupted)
+        if isinstance(error, OSError) and not interrupted:
             raise self._root.fault(error, self._doing) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
@@ -64,24 +65,39 @@ class Purging:
         self.none_before = 0  # nothing was settled before this instant, as of the last listing
 
 
-def purge(root: Root, queue: str, state: State, age: float, limit: int) -> int:
+def purge(root: Root, queue: str, state: State, age: float, limit: int, ids: Sequence[str] | None = None) -> int:
     """Remove what has been in a state for long enough."""
     spool = root.spool(queue)
     if spool is None or state is State.INFLIGHT:
         return 0
     before = root.now() - round(age * 1000)
+    wanted = None if ids is None else frozenset(ids)
     if state in (State.DONE, State.DEAD):
         with spool.tending:
+            if wanted is not None:
+                return _purge_some(root, spool, state, before, limit, wanted)
             return _purge_settled(root, spool, state, before, limit)
     if state is State.CORRUPT:
-        return _purge_corrupt(spool, before, limit)
-    return _purge_waiting(root, spool, state, before, limit)
+        return _purge_corrupt(root, spool, before, limit, wanted)
+    return _purge_waiting(root, spool, state, before, limit, wanted)
+
+
+def _purge_some(root: Root, spool: Spool, state: State, before: int, limit: int, wanted: frozenset[str]) -> int:
+    removed = 0
+    for name, slot in list(slots_in(root, spool, state)):
+        if removed < limit and slot.settled <= before:
+            order = order_in(root, spool, spool.dirs[state], name, slot)
+            if order is not None and order.id in wanted:
+                removed += _remove_settled(root, spool, state, name)
+    return removed
 
 
 def _purge_settled(root: Root, spool: Spool, state: State, before: int, limit: int) -> int:
     known = spool.purging.setdefault(state, Purging())
+    if known.none_before > root.now():  # the clock was ahead: what was settled since comes before what is known
+        known = spool.purging[state] = Purging()
     marker, removed = f"{spool.dedup}/.{state.value}", 0
-    while removed < limit and before >= max(known.none_before, _marked(marker)):
+    while removed < limit and before >= max(known.none_before, _marked(marker, root.now())):
         if not known.oldest:
             if not _list_oldest(root, spool, state, known):
                 break
@@ -106,12 +122,13 @@ def _list_oldest(root: Root, spool: Spool, state: State, known: Purging) -> bool
     return bool(known.oldest)
 
 
-def _marked(marker: str) -> int:
+def _marked(marker: str, now: int) -> int:
     """Read what the last purge, of whatever process, found: nothing was settled before this instant."""
     try:
-        return os.stat(marker).st_mtime_ns // 1_000_000
+        instant = os.stat(marker).st_mtime_ns // 1_000_000
     except FileNotFoundError:
         return 0
+    return instant if instant <= now else 0  # one to come was left before the clock stepped back
 
 
 def _mark(marker: str, instant: int) -> None:
@@ -142,27 +159,36 @@ def _remove_file(root: Root, spool: Spool, path: str, slot: Slot) -> str:
     return id
 
 
-def _purge_waiting(root: Root, spool: Spool, state: State, before: int, limit: int) -> int:
+def _purge_waiting(
+    root: Root, spool: Spool, state: State, before: int, limit: int, wanted: frozenset[str] | None
+) -> int:
     look(root, spool)
     removed = 0
     rows = waiting(root, spool)
     with spool:
-        for _, path, slot, found in rows:
+        for cursor, path, slot, found in rows:
+            if wanted is not None and cursor.split("-", 2)[2] not in wanted:
+                continue
             if removed < limit and found is state and os.path.lexists(path) and _written(path) <= before:
                 remove(why_path(spool, _remove_file(root, spool, path, slot)))
                 removed += 1
     return removed
 
 
-def _purge_corrupt(spool: Spool, before: int, limit: int) -> int:
+def _purge_corrupt(root: Root, spool: Spool, before: int, limit: int, wanted: frozenset[str] | None) -> int:
     removed = 0
     for name in corrupt_names(spool):
-        path = f"{spool.dirs[State.CORRUPT]}/{name}"
+        path, slot = f"{spool.dirs[State.CORRUPT]}/{name}", root.names.parse(name)
+        if wanted is not None and (slot.id if slot is not None else name) not in wanted:
+            continue
         if removed < limit and _written(f"{path}.why") <= before:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
-                os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+                os.unlink(path)
+            if not os.path.lexists(path):
+                remove(f"{path}.why")
                 removed += 1
-            remove(f"{path}.why")
     return removed
 
 
@@ -182,7 +208,7 @@ def sweep_records(root: Root, spool: Spool) -> None:
 def _sweep_slice(root: Root, spool: Spool) -> None:
     marker, now = f"{spool.dedup}/.swept", root.now()
     if spool.sweeping is None:
-        if 0 <= now - _marked(marker) < _SWEEP_EVERY * 1000:
+        if now - _marked(marker, now) < _SWEEP_EVERY * 1000:
             return
         _mark(marker, now)
         spool.sweeping = _names(spool.dedup)

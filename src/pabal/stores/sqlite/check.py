@@ -24,7 +24,9 @@ _DOCUMENTS = """
 select messages.seq, queues.name, messages.queue_id, messages.id, state, attempt, crc, document
 from messages join queues on queues.id = messages.queue_id
 where messages.seq > ? and state <> 2 and state not in (4, 6) order by messages.seq limit ?"""
-_SET_ASIDE = "update messages set state = ?, moment = ?, failure = ? where seq = ? and state = ? returning grp"
+_SET_ASIDE = (
+    "update messages set state = ?, moment = ?, failure = ? where seq = ? and id = ? and state = ? returning grp"
+)
 _HELD_GROUPS = """
 select distinct queues.name, queue_id, grp from messages join queues on queues.id = queue_id
 where state = 3 and state > 2"""
@@ -90,7 +92,7 @@ def _mend(db: Database, clock: Clock, row: tuple[Any, ...], exc: DecodeError, *,
     state, failure = fault(exc, clock.now(), attempt)
 
     def work(tx: Transaction) -> bool:
-        found = tx.run(_SET_ASIDE, (state, clock.now(), failure, seq, was)).fetchall()
+        found = tx.run(_SET_ASIDE, (state, clock.now(), failure, seq, id, was)).fetchall()
         for changed in found:
             release(tx, number, queue, changed)
         return bool(found)

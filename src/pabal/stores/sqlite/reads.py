@@ -1,6 +1,6 @@
 """What can be asked of the database without changing it. Pages are found by key, never by offset."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from pabal.stores.sqlite.rows import DELAYED, HELD, INFLIGHT, NUMBERS, READY, ST
 Row = tuple[Any, ...]
 T = TypeVar("T")
 
-COLUMNS = "seq, id, state, attempt, due_at, moment, priority, failure, crc, document"
+COLUMNS = "seq, id, state, attempt, due_at, moment, priority, failure, crc, document, token"
 _FIRST, _LAST = float("-inf"), float("inf")
 
 # Is there anything for this consumer, or anything delayed that is due?
@@ -146,10 +146,13 @@ def _number(text: str, read: Callable[[str], T]) -> T:
 
 _PURGEABLE = """
 select seq, grp from messages where queue_id = ?1 and {} and moment <= ?2 limit ?3"""
+_PURGEABLE_ONE = "select seq, grp from messages where queue_id = ?1 and id = ?3 and {} and moment <= ?2"
 
 
-def purgeable(db: Any, number: int, state: State, before: float, limit: int) -> list[Row]:
-    """Return (seq, group) of messages that came into a state before a time."""
+def purgeable(
+    db: Any, number: int, state: State, before: float, limit: int, ids: Sequence[str] | None = None
+) -> list[Row]:
+    """Return (seq, group) of messages, or of some by their ids, that came into a state before a time."""
     terms: tuple[str, ...]
     if state is State.READY:
         terms = ("state = 0", "state = 3 and state > 2")
@@ -157,5 +160,9 @@ def purgeable(db: Any, number: int, state: State, before: float, limit: int) -> 
         terms = (f"state = {NUMBERS[state]}" + (" and state > 2" if state is not State.DELAYED else ""),)
     rows: list[Row] = []
     for term in terms:
-        rows += db(_PURGEABLE.format(term), (number, before, limit - len(rows))).fetchall()
-    return rows
+        if ids is None:
+            rows += db(_PURGEABLE.format(term), (number, before, limit - len(rows))).fetchall()
+        else:
+            one = _PURGEABLE_ONE.format(term)
+            rows += [row for id in dict.fromkeys(ids) for row in db(one, (number, before, id)).fetchall()]
+    return rows[:limit]

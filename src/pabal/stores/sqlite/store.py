@@ -19,7 +19,7 @@ from pabal.errors import DecodeError, PabalError, Uncertain
 from pabal.ids import new_token
 from pabal.names import check_name
 from pabal.sql.migrate import fact, migrate, set_fact
-from pabal.sql.sqlite import Conflict, Connection, Database, Transaction
+from pabal.sql.sqlite import Conflict, Connection, Database, Transaction, table_names
 from pabal.store import Draft, Entry, Finding, Lease, Outcome, Published, Receipt, Settlement, State
 from pabal.stores.place import require_local
 from pabal.stores.sqlite import moves, reads
@@ -27,12 +27,12 @@ from pabal.stores.sqlite.bells import Bells
 from pabal.stores.sqlite.bodies import Bodies, InRow
 from pabal.stores.sqlite.check import check
 from pabal.stores.sqlite.desk import Desk
-from pabal.stores.sqlite.rows import CORRUPT, STATES, failure_of, fault, read_message
+from pabal.stores.sqlite.rows import CORRUPT, INFLIGHT, STATES, failure_of, fault, read_message
 from pabal.stores.sqlite.seed import adopt, set_tables_aside
 from pabal.stores.sqlite.settle import Settling, set_aside
 from pabal.watch import PathWatch
 
-SWEEPER_SECONDS = 30.0  # how long who took over a message has to settle it
+SWEEPER_SECONDS = 5.0  # how long who took over a message has to settle it
 
 
 class SqliteStore:
@@ -49,9 +49,15 @@ class SqliteStore:
         self._boot_id = ""
         path = Path(os.path.abspath(path))
         require_local(path.parent)
-        self._bells = Bells(path.with_name(f"{path.name}.bells"))
         self._db = Database(path, prepare=self._prepare, committed=self._ring)
+        self._bells = Bells(path.with_name(f"{path.name}.bells"))
         self._desk = Desk(self._db, self._codec, self._bodies)
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Say whether a store, ours or of the original form, is there, touching nothing."""
+        names = table_names(path)
+        return "messages" in names and "queues" in names or "kv" in names and "msg_index" in names
 
     # Publishing
 
@@ -235,7 +241,7 @@ class SqliteStore:
         return None if row is None else self._entry(queue, row)
 
     def _entry(self, queue: str, row: reads.Row) -> Entry:
-        _, id, state, attempt, due_at, _, _, failure, crc, place = row
+        _, id, state, attempt, due_at, _, _, failure, crc, place, token = row
         message, data = None, b""
         try:
             message = read_message(self._codec, self._bodies, place, crc)
@@ -243,9 +249,8 @@ class SqliteStore:
             data = exc.data
         if state == CORRUPT and message is not None:
             message, data = None, self._bodies.get(place) or b""
-        return Entry(
-            queue, id, STATES[state], attempt, due_at, message, failure_of(failure), data, reads.cursor_of(row)
-        )
+        cursor, held = reads.cursor_of(row), token if state == INFLIGHT else ""
+        return Entry(queue, id, STATES[state], attempt, due_at, message, failure_of(failure), data, cursor, held)
 
     def queues(self) -> list[str]:
         """Name every queue, sorted."""
@@ -270,16 +275,18 @@ class SqliteStore:
 
         return self._db.write(work, durable=True, essential=True)
 
-    def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:
+    def purge(
+        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
+    ) -> int:
         """Remove a slice of what has been in this state long enough, and the files that settled messages left."""
         number = self._number(queue)
         if number is None or state is State.INFLIGHT:
             return 0
         before = self._clock.now() - age if age > 0 else float("inf")
         removed = 0
-        if self._db.read(lambda db: reads.purgeable(db.execute, number, state, before, 1)):
+        if self._db.read(lambda db: reads.purgeable(db.execute, number, state, before, 1, ids)):
             removed = self._db.write(
-                lambda tx: moves.remove(tx, number, queue, reads.purgeable(tx.run, number, state, before, limit)),
+                lambda tx: moves.remove(tx, number, queue, reads.purgeable(tx.run, number, state, before, limit, ids)),
                 durable=False,
                 essential=True,
             )

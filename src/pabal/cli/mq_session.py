@@ -1,0 +1,128 @@
+"""Whom `pabal mq` asks: the manager of a mailbox, or a store itself; and the options that all its verbs share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from pabal.cli.session import json_option
+from pabal.connect import connect, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PLACES = (Path("ipc"), Path(".pabal/ipc"))
+TIMEOUT = 30_000  # milliseconds
+_KEY = "pabal.mq."
+
+
+class Asked(Protocol):
+    """Who answers."""
+
+    def ask(self, command: str, payload: Mapping[str, Any] | None = None, *, timeout: float = ...) -> Any: ...
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is not None:
+        ctx.meta[f"{_KEY}{param.name}"] = value
+
+
+def _said(name: str, default: Any = None) -> Any:
+    return click.get_current_context().meta.get(f"{_KEY}{name}", default)
+
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that may stand before or after the verb; the later one counts."""
+    options = (
+        click.option(
+            "--ipc-root",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            expose_value=False,
+            callback=_remember,
+            help="The mailbox. By default ./ipc if it is there, else .pabal/ipc.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.IntRange(min=1),
+            metavar="MS",
+            expose_value=False,
+            callback=_remember,
+            help=f"How long to wait for an answer, in milliseconds. By default {TIMEOUT}.",
+        ),
+        click.option(
+            "--client-id",
+            metavar="NAME",
+            expose_value=False,
+            callback=_remember,
+            help="Who asks. By default a name made from the process id.",
+        ),
+        click.option(
+            "--url",
+            "direct",
+            metavar="URL",
+            expose_value=False,
+            callback=_remember,
+            help="Ask this store itself, without a manager.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def verb(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a verb that takes the shared options and `--json`."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        made: click.Command = click.command(name)(function)
+        made.params += click.command()(shared_options(json_option(lambda: None))).params  # below its own in the help
+        return made
+
+    return make
+
+
+def client_id() -> str:
+    """Return who asks."""
+    name: str = _said("client_id", f"mq-{os.getpid()}")
+    return name
+
+
+def timeout() -> float:
+    """Return the seconds that an answer may take."""
+    milliseconds: int = _said("timeout", TIMEOUT)
+    return milliseconds / 1000
+
+
+@contextmanager
+def asked() -> Iterator[Asked]:
+    """Open what the options name."""
+    url = _said("direct")
+    if url is not None:
+        from pabal.mailbox.direct import DirectMailbox
+
+        place = parse_url(url)[1]
+        with connect(url) as mq:
+            yield DirectMailbox(mq, client_id(), archive=place.with_name(f"{place.name}.archive"))
+        return
+    from pabal.mailbox.client import Mailbox
+
+    with closing(Mailbox(mailbox_root(), client_id(), timeout=timeout())) as mailbox:
+        yield mailbox
+
+
+def mailbox_root() -> Path:
+    """Return the mailbox that is meant."""
+    given: Path | None = _said("ipc_root")
+    return given if given is not None else next((path for path in PLACES if path.is_dir()), PLACES[-1])
+
+
+def ask(command: str, payload: Mapping[str, Any] | None = None) -> Any:
+    """Ask one thing and return the data of the answer."""
+    with asked() as mailbox:
+        return mailbox.ask(command, payload or {}, timeout=timeout())

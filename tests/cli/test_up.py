@@ -1,0 +1,226 @@
+"""The manager as its operator meets it: start, serve, reload, stop, and what it says when something is wrong."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pabal.connect import connect
+from pabal.store import State
+from tests.manager.running import PABAL, YIRANGMQ, Running
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def start(*arguments: str, up: bool = True) -> Running:
+        manager = Running(tmp_path, *arguments)
+        running.append(manager)
+        if up:
+            manager.wait_until_up()
+        return manager
+
+    yield start
+    for manager in running:
+        manager.end()
+
+
+def ran(command: list[str], folder: Path, **settings: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **settings
+    )
+
+
+def eventually(test: Callable[[], object], timeout: float = 20.0) -> None:
+    end = time.monotonic() + timeout
+    while not test():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_up_then_yirangmq_health_with_no_options(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started()
+    done = ran([*YIRANGMQ, "health"], tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("status          ok\n")
+    assert str(manager.pid) in done.stdout
+    assert "Try in another terminal" in manager.log and "pabal mq publish --queue jobs" in manager.log
+
+
+def test_it_logs_json_lines_and_stops_cleanly_on_sigterm(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started("--log-root", "logs")
+    assert manager.stop() == 0
+    lines = [json.loads(line) for line in (tmp_path / "logs" / "manager.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["serving", "stopped"]
+    assert not (tmp_path / ".pabal" / "manager.heartbeat").exists()
+
+
+def test_a_second_manager_says_who_has_the_root(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started()
+    done = ran([*PABAL, "up"], tmp_path)
+    assert done.returncode == 6
+    assert f"ManagerRunning: {tmp_path}/.pabal is served already: pid {manager.pid} since 20" in done.stderr
+
+
+def test_other_commands_use_the_same_store_and_wake_who_waits(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started()
+    waiting = subprocess.Popen(
+        [*PABAL, "mq", "consume", "--queue", "jobs", "--wait", "20000", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    eventually(lambda: list((tmp_path / ".pabal/ipc/processing").iterdir()))
+    began = time.monotonic()
+    assert ran([*PABAL, "publish", "jobs", '{"a": 1}'], tmp_path).returncode == 0
+    out, _ = waiting.communicate(timeout=30)
+    assert json.loads(out)["message"]["payload"] == {"a": 1}
+    assert time.monotonic() - began < 5
+    status = ran([*PABAL, "status", "--json"], tmp_path)
+    assert json.loads(status.stdout)["inflight"] == 1
+    assert manager.ask("status", {"queue": "jobs"})["metrics"]["inflight"] == 1
+
+
+def test_it_sweeps_without_any_consumer(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started()
+    for number in range(2):
+        manager.ask("publish", {"queue": "jobs", "message": {"n": number}})
+    taken = manager.ask("consume_next", {"queue": "jobs", "visibilityTimeoutSec": 0.2})
+    assert taken["message"]["attempt"] == 1
+    eventually(lambda: manager.ask("status", {"queue": "jobs"})["metrics"]["delayed"] == 1)
+
+
+def test_sighup_takes_over_a_changed_configuration(started: Callable[..., Running], tmp_path: Path) -> None:
+    config = tmp_path / "pabal.toml"
+    config.write_text('[[queues]]\nname = "jobs"\npolicy.visibilityTimeoutSec = 5\n')
+    manager = started()
+    assert manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 5
+    config.write_text('[[queues]]\nname = "jobs"\npolicy.visibilityTimeoutSec = 7\n')
+    manager.signal(signal.SIGHUP)
+    eventually(lambda: manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 7)
+    config.write_text('[[queues]]\nname = "jobs"\npolicy.visibilityTimeoutSec = "x"\n')
+    manager.signal(signal.SIGHUP)
+    eventually(lambda: "configuration not reloaded" in manager.log)
+    assert '"queues[0].policy.visibilityTimeoutSec: expected a number"' in manager.log
+    assert manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 7
+
+
+def test_a_mistake_stops_the_start_and_nothing_is_made(tmp_path: Path) -> None:
+    (tmp_path / "main_mq_configuration.json").write_text('{"backend": "oracle", "lease": {"sweepIntervalMs": 0}}')
+    done = ran([*PABAL, "up"], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"pabal: InvalidConfig: 2 mistakes in {tmp_path}/main_mq_configuration.json",
+        "  backend: expected one of sqlite, filesystem, fs, hybrid; found 'oracle'",
+        "  lease.sweepIntervalMs: expected a whole number >= 1; found 0",
+    ]
+    assert not (tmp_path / ".pabal").exists()
+
+
+def test_the_command_line_goes_before_the_file(started: Callable[..., Running], tmp_path: Path) -> None:
+    (tmp_path / "pabal.toml").write_text('backend = "sqlite"\nnodeId = "file"\n')
+    manager = started("--backend", "hybrid", "--node-id", "cli", "--visibility-timeout", "9", "--data-root", ".pabal")
+    health = manager.ask("health")
+    assert (health["backend"], health["nodeId"]) == ("hybrid", "cli")
+    manager.ask("publish", {"queue": "jobs", "message": {}})
+    eventually(lambda: manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 9)
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "filesystem", "hybrid"])
+def test_what_was_published_is_there_after_kill_9(
+    backend: str, started: Callable[..., Running], tmp_path: Path
+) -> None:
+    manager = started("--backend", backend)
+    key = manager.ask("publish", {"queue": "jobs", "message": {"a": 1}})["messageKey"]
+    manager.kill()
+    manager.start()
+    manager.wait_until_up()
+    assert manager.ask("consume_next", {"queue": "jobs"})["message"]["messageKey"] == key
+
+
+def test_a_request_written_while_nobody_serves_is_answered_later(
+    started: Callable[..., Running], tmp_path: Path
+) -> None:
+    manager = started()
+    manager.kill()
+    request = {"requestId": "r1", "clientId": "script", "command": "publish"}
+    request |= {"payload": {"queue": "jobs", "message": {"a": 1}}}  # type: ignore[dict-item]  # a document
+    draft = tmp_path / "draft"
+    draft.write_text(json.dumps(request))
+    subprocess.run(["mv", draft, manager.ipc / "requests" / "r1.json"], check=True)
+    manager.start()
+    answer = manager.ipc / "responses" / "script" / "r1.json"
+    eventually(answer.exists)
+    assert json.loads(answer.read_text())["ok"] is True
+
+
+def test_a_hung_manager_looks_hung(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started()
+    manager.signal(signal.SIGSTOP)
+    try:
+        done = ran([*YIRANGMQ, "health", "--timeout", "1500"], tmp_path)
+    finally:
+        manager.signal(signal.SIGCONT)
+    assert done.returncode == 6
+    assert "NoAnswer" in done.stderr and f"pid {manager.pid} finished its last pass" in done.stderr
+    manager.kill()
+    gone = ran([*YIRANGMQ, "health", "--timeout", "300"], tmp_path)
+    assert f"its manager, pid {manager.pid}, is gone" in gone.stderr
+
+
+def test_an_idle_manager_costs_next_to_nothing(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started()
+    for name in range(5):
+        manager.ask("publish", {"queue": f"q{name}", "message": {}})
+    process = psutil.Process(manager.pid)
+    time.sleep(1.5)
+    before = sum(process.cpu_times()[:2])
+    time.sleep(6)
+    used = (sum(process.cpu_times()[:2]) - before) / 6
+    assert used < 0.005, f"{used:.2%} of a core"
+    assert process.memory_info().rss < 60 << 20
+
+
+def test_in_a_terminal_one_line_tells_how_it_goes(tmp_path: Path) -> None:
+    parent, child = pty.openpty()
+    manager = subprocess.Popen([*PABAL, "up"], cwd=tmp_path, stdin=child, stdout=child, stderr=child)
+    os.close(child)
+    shown = b""
+    end = time.monotonic() + 30
+    while b"up " not in shown.split(b"Ctrl-C")[-1] and time.monotonic() < end:
+        if select.select([parent], [], [], 0.1)[0]:
+            shown += os.read(parent, 4096)
+    manager.send_signal(signal.SIGINT)
+    while select.select([parent], [], [], 5)[0]:
+        try:
+            shown += os.read(parent, 4096)
+        except OSError:
+            break
+    assert manager.wait(20) == 0
+    os.close(parent)
+    text = shown.decode()
+    assert "0 queues: 0 ready, 0 delayed, 0 inflight, 0 dead | 0 requests" in text
+    assert "stopped; everything is on disk" in text and '"event"' not in text
+    assert (tmp_path / ".pabal" / "manager.jsonl").read_text().count("\n") == 2
+
+
+def test_hybrid_is_checked_and_mended_at_the_start(started: Callable[..., Running], tmp_path: Path) -> None:
+    with connect(f"hybrid:{tmp_path}/.pabal/hybrid") as mq:
+        mq.queue("jobs").publish("kept", id="kept")
+        mq.queue("jobs").publish("lost", id="lost")
+    [body] = [path for path in (tmp_path / ".pabal/hybrid/bodies").rglob("*") if path.name.startswith("lost")]
+    body.unlink()
+    started("--backend", "hybrid").stop()
+    with connect(f"hybrid:{tmp_path}/.pabal/hybrid") as mq:
+        found = mq.queue("jobs").find("lost")
+        assert found is not None and found.state is State.DEAD
+        assert found.failure is not None and found.failure.code == "MISSING_PAYLOAD"
