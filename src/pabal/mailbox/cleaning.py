@@ -1,0 +1,70 @@
+"""Removes what nobody will come for any more: old answers, old dead requests, drafts that were never finished."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from pabal.clock import Clock
+from pabal.mailbox.folders import Folders
+from pabal.mailbox.intake import is_draft
+
+EVERY = 10.0  # seconds
+_DRAFTS_KEPT = 3600.0
+
+
+class Cleaner:
+    """Goes by the times that files carry, so it waits when the wall clock was stepped: they may all look old."""
+
+    def __init__(self, folders: Folders, clock: Clock, wall: Callable[[], float] = time.time) -> None:
+        self._folders = folders
+        self._clock = clock
+        self._wall = wall
+        self._due = clock.boot() + EVERY
+        self._offset = clock.now() - clock.boot()
+
+    def next_due(self) -> float:
+        return max(0.0, self._due - self._clock.boot())
+
+    def clean(self) -> bool:
+        """Clean if it is time; True if it was."""
+        if self._clock.boot() < self._due:
+            return False
+        self._due = self._clock.boot() + EVERY
+        settings = self._folders.settings
+        if self._is_stepped():
+            self._due += settings.answers_kept
+            return True
+        self._remove_old(self._folders.dead, settings.dead_kept)
+        self._remove_old(self._folders.requests, _DRAFTS_KEPT, drafts_only=True)
+        with os.scandir(self._folders.responses) as clients:
+            for client in clients:
+                if client.is_dir(follow_symlinks=False):
+                    self._remove_old(client.path, settings.answers_kept)
+        return True
+
+    def _is_stepped(self) -> bool:
+        before, self._offset = self._offset, self._clock.now() - self._clock.boot()
+        return abs(self._offset - before) > EVERY
+
+    def _remove_old(self, folder: str, age: float, *, drafts_only: bool = False) -> None:
+        before = self._wall() - age
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(OSError):  # gone meanwhile, or not ours to remove
+                    if drafts_only and not is_draft(entry.name):
+                        continue
+                    about = entry.stat(follow_symlinks=False)
+                    # When it came here, not when its writer says it was written.
+                    if max(about.st_ctime, about.st_mtime) < before:
+                        _remove(entry)
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path)
+    else:
+        os.unlink(entry.path)

@@ -1,0 +1,112 @@
+"""Runs requests that wait together: as few calls of the store as their order allows, each answered on its own.
+
+Every client's requests are run in their order. Across clients none of these was answered yet, so there is no order to
+keep: requests of one kind become one call, and that is one commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from pabal.errors import PabalError, Refused
+from pabal.mailbox.command import Command
+from pabal.mailbox.desk import Desk, Kind, Work
+from pabal.mailbox.protocol import Code, Request
+from pabal.store import Draft, Published
+
+log = logging.getLogger("pabal")
+
+
+class Job:
+    """A request on its way to its result: data, `Later` or the error that refused it."""
+
+    __slots__ = ("command", "request", "result")
+
+    def __init__(self, request: Request, command: Command) -> None:
+        self.request = request
+        self.command = command
+        self.result: Any = None
+
+
+def run(desk: Desk, jobs: Iterable[Job]) -> None:
+    """Give every job its result."""
+    for kind, group in _rounds(jobs):
+        if kind is Kind.OTHER:
+            for job in group:
+                _attempt(job, partial(job.command.handler, desk, job.request))
+        else:
+            _run_together(desk, kind, group)
+
+
+def _rounds(jobs: Iterable[Job]) -> Iterator[tuple[Kind, list[Job]]]:
+    waiting: dict[str, deque[Job]] = {}
+    for job in jobs:
+        waiting.setdefault(job.request.client, deque()).append(job)
+    while waiting:
+        found: dict[Kind, list[Job]] = {}
+        for client, own in list(waiting.items()):
+            kind = own[0].command.kind
+            while own and own[0].command.kind is kind:
+                found.setdefault(kind, []).append(own.popleft())
+            if not own:
+                del waiting[client]
+        yield from found.items()
+
+
+def _run_together(desk: Desk, kind: Kind, jobs: list[Job]) -> None:
+    works: list[tuple[Job, Work]] = []
+    for job in jobs:
+        _attempt(job, partial(job.command.handler, desk, job.request))
+        if isinstance(job.result, Work):
+            works.append((job, job.result))
+    if kind is Kind.EXTEND:
+        works.sort(key=lambda pair: pair[1].term)
+        for seconds, same in groupby(works, key=lambda pair: pair[1].term):
+            _share(list(same), partial(desk.store.extend, seconds=seconds))
+    elif kind is Kind.SETTLE:
+        durable = any(work.durable for _, work in works)
+        _share(works, partial(desk.store.settle, durable=durable))
+    else:
+        _share(works, partial(_publish, desk))
+
+
+def _publish(desk: Desk, drafts: Sequence[Draft]) -> list[Published]:
+    found = desk.store.publish(drafts)
+    new = Counter(draft.queue for draft, (_, duplicate) in zip(drafts, found, strict=True) if not duplicate)
+    for queue, many in new.items():
+        desk.tell("published", queue, count=many)
+    return found
+
+
+def _share(works: Sequence[tuple[Job, Work]], call: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+    """Make one call for all. If it raises, halves find out whose fault it is: every effect may safely be repeated."""
+    try:
+        results = call([item for _, work in works for item in work.items])
+    except PabalError as exc:
+        if len(works) == 1:
+            works[0][0].result = exc
+        else:
+            _share(works[: len(works) // 2], call)
+            _share(works[len(works) // 2 :], call)
+        return
+    start = 0
+    for job, work in works:
+        part = results[start : start + len(work.items)]
+        start += len(work.items)
+        _attempt(job, partial(work.finish, part))
+
+
+def _attempt(job: Job, act: Callable[[], Any]) -> None:
+    """Keep what comes of it, whatever comes: no request stops those after it."""
+    try:
+        job.result = act()
+    except PabalError as exc:
+        job.result = exc
+    except Exception as exc:
+        log.exception("request %s of %s failed", job.request.id, job.request.client)
+        job.result = Refused(Code.INTERNAL_ERROR, f"{type(exc).__name__}: see the manager's log", kind="PabalError")

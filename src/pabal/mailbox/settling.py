@@ -1,0 +1,117 @@
+"""The commands that settle: ack, nack and extend_lease, by the lease or, with force, in the stead of its holder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from pabal.errors import InvalidRequest, LeaseLost, MessageUnknown, Refused
+from pabal.mailbox.command import Command, Payload, parse_key
+from pabal.mailbox.desk import Desk, Kind, Work
+from pabal.mailbox.protocol import Code, Request
+from pabal.mailbox.wire import check_token
+from pabal.message import check_seconds
+from pabal.names import check_name
+from pabal.queue import MIN_LEASE, Queue
+from pabal.store import Dead, Done, Entry, FailureCode, Outcome, Receipt, Retry, Settlement, State, Verdict
+
+
+class _Settle(Payload, frozen=True):
+    message_key: str
+    lease_id: str = ""
+    consumer_id: str = ""
+    force: bool = False  # without a lease: in the stead of whoever holds it
+
+
+class _Nack(_Settle, frozen=True):
+    reason: str = ""
+    requeue: bool = False
+    delay_ms: float | None = None
+
+
+class _Extend(_Settle, frozen=True):
+    visibility_timeout_sec: float = 30.0
+
+
+def ack(desk: Desk, request: Request) -> Work:
+    asked = request.read(_Settle)
+    queue, receipt = _receipt(desk, asked)
+    return _settlement(desk, queue, Settlement(receipt, queue.done()))
+
+
+def nack(desk: Desk, request: Request) -> Work:
+    asked = request.read(_Nack)
+    queue, receipt = _receipt(desk, asked)
+    consumer = check_name(asked.consumer_id or request.client, "consumer")
+    return _settlement(desk, queue, Settlement(receipt, _judged(queue, receipt, asked, consumer)))
+
+
+def _judged(queue: Queue, receipt: Receipt, asked: _Nack, consumer: str) -> Verdict:
+    entry = _entry(queue, receipt.id)
+    failure = queue.failure(FailureCode.NACKED, asked.reason, entry.attempt, entry.failure)
+    failure = msgspec.structs.replace(failure, consumer=consumer)
+    if entry.state is State.INFLIGHT and entry.message is not None:
+        delay = None if asked.delay_ms is None else asked.delay_ms / 1000
+        return queue.judge(entry.message, failure, delay=delay, final=not asked.requeue)
+    # Settled already: only the verdict that did it, repeated, can still be right.
+    if entry.state is State.DEAD:
+        return Dead(failure)
+    return Done() if entry.state is State.DONE else Retry(0.0, failure)
+
+
+def _settlement(desk: Desk, queue: Queue, settlement: Settlement) -> Work:
+    def finish(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        lost = outcomes[0] is Outcome.LOST
+        desk.tell_settled(settlement, "lost" if lost else type(settlement.verdict).__name__.lower())
+        if lost:
+            raise _lost(queue, settlement.receipt)
+        return {}
+
+    return Work([settlement], finish, durable=queue.policy.durable_acks)
+
+
+def extend_lease(desk: Desk, request: Request) -> Work:
+    asked = request.read(_Extend)
+    queue, receipt = _receipt(desk, asked)
+    seconds = check_seconds("visibilityTimeoutSec", asked.visibility_timeout_sec, least=MIN_LEASE)
+
+    def finish(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        if outcomes[0] is Outcome.LOST:
+            raise _lost(queue, receipt)
+        return {"leaseUntil": round((desk.clock.now() + seconds) * 1000)}
+
+    return Work([receipt], finish, term=seconds)
+
+
+def _receipt(desk: Desk, asked: _Settle) -> tuple[Queue, Receipt]:
+    name, id = parse_key(asked.message_key)
+    queue = desk.queue(name)
+    if asked.lease_id:
+        return queue, Receipt(name, id, check_token(asked.lease_id))
+    if not asked.force:
+        raise InvalidRequest("payload.leaseId: missing; it is in the answer to consume, and force does without")
+    return queue, Receipt(name, id, _entry(queue, id).token or "none")
+
+
+def _entry(queue: Queue, id: str) -> Entry:
+    entry = queue.find(id)
+    if entry is None:
+        raise MessageUnknown(f"no message {id} in {queue.name}")
+    return entry
+
+
+def _lost(queue: Queue, receipt: Receipt) -> Refused:
+    if _entry(queue, receipt.id).state is State.INFLIGHT:
+        code, told = Code.LEASE_MISMATCH, "is leased under another leaseId"
+    else:
+        code, told = Code.LEASE_EXPIRED, "is not leased any more"
+    return Refused(code, f"{receipt.id} of {receipt.queue} {told}; nothing was changed", kind=LeaseLost.__name__)
+
+
+SETTLING: dict[str, Command] = {
+    "ack": Command(ack, Kind.SETTLE),
+    "nack": Command(nack, Kind.SETTLE),
+    "extend_lease": Command(extend_lease, Kind.EXTEND),
+}

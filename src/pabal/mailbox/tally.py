@@ -1,0 +1,57 @@
+"""Counts what the mailbox answered, for its `metrics` command."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from pabal.clock import Clock
+from pabal.mailbox.protocol import Code
+
+_GROUPS = {
+    Code.PARSE_ERROR: "parse",
+    Code.ERR_INVALID_REQUEST: "parse",
+    Code.UNKNOWN_COMMAND: "parse",
+    Code.VALIDATION_FAILED: "validation",
+    Code.TIMEOUT: "timeout",
+    Code.INTERNAL_ERROR: "internal",
+}
+
+
+class Tally:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started = clock.boot()
+        self._commands: Counter[str] = Counter()
+        self._codes: Counter[str] = Counter()
+        self.answered = 0
+        self._seconds = 0.0
+        self._last = 0.0
+
+    def add(self, command: str, code: str, seconds: float) -> None:
+        """Count one answer; `code` is empty for a good one."""
+        self.answered += 1
+        self._commands[command] += 1
+        self._seconds += seconds
+        self._last = seconds
+        if code:
+            self._codes[code] += 1
+
+    def document(self) -> dict[str, Any]:
+        errors = dict.fromkeys(("parse", "validation", "timeout", "internal"), 0)
+        for code, many in self._codes.items():
+            if group := _GROUPS.get(Code(code)):
+                errors[group] += many
+        refused = self._codes.total()
+        average = self._seconds / self.answered if self.answered else 0.0
+        return {
+            "uptimeMs": round((self._clock.boot() - self._started) * 1000),
+            "requests": {"total": self.answered, "success": self.answered - refused, "error": refused},
+            "commands": dict(sorted(self._commands.items())),
+            "errors": {**errors, "codes": dict(sorted(self._codes.items()))},
+            "timing": {"total": _ms(self._seconds), "avg": _ms(average), "last": _ms(self._last)},
+        }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,58 @@
+"""The manager's log: one JSON object per line, ids and numbers only, never what a message holds."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+
+from pabal import jsontext
+from pabal.durable import make_dirs, translated
+
+FILE = "manager.jsonl"
+
+
+class JsonLines(logging.Formatter):
+    """At, level, event, and the fields that the caller named."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__()
+        self._node_id = node_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, object] = {"at": at, "level": record.levelname.lower(), "node": self._node_id}
+        line["event"] = record.getMessage()
+        line.update(getattr(record, "pabal", {}))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return jsontext.encode(line).decode()
+
+
+def start_log(node_id: str, log_root: Path | None, *, quiet: bool = False) -> logging.Handler | None:
+    """Send what the library logs to a file under `log_root`, or to stderr; None if there is no file and `quiet`.
+
+    The file may be moved away by a program that rotates logs: the next line begins a new one.
+    """
+    handler: logging.Handler
+    if log_root is not None:
+        with translated(f"opening the log in {log_root}"):
+            make_dirs(log_root)
+            handler = WatchedFileHandler(log_root / FILE, encoding="utf-8", errors="backslashreplace")
+    elif quiet:
+        return None
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(node_id))
+    logger = logging.getLogger("pabal")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    return handler
+
+
+def end_log(handler: logging.Handler | None) -> None:
+    if handler is not None:
+        logging.getLogger("pabal").removeHandler(handler)
+        handler.close()

@@ -1,0 +1,102 @@
+"""A store whose every use is counted. Everything that the manager does to messages goes through it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pabal.manager.metrics import Metrics
+from pabal.store import (
+    Checkable,
+    Draft,
+    Entry,
+    Finding,
+    Lease,
+    Outcome,
+    Published,
+    Receipt,
+    Settlement,
+    State,
+    Store,
+    Waitable,
+    Watch,
+)
+
+
+class ObservedStore:
+    """Passes every call on to a store that can be watched and checked, as all that a manager opens can."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+
+    def publish(self, drafts: Sequence[Draft]) -> list[Published]:
+        answers = self._store.publish(drafts)
+        fresh = Counter(draft.queue for draft, answer in zip(drafts, answers, strict=True) if not answer.duplicate)
+        for queue, count in fresh.items():
+            self._metrics.published(queue, count)
+        return answers
+
+    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+        leases = self._store.lease(queue, limit, seconds, consumer=consumer, token=token)
+        if leases:
+            self._metrics.leased(leases)
+        return leases
+
+    def settle(self, settlements: Sequence[Settlement], *, durable: bool = False) -> list[Outcome]:
+        outcomes = self._store.settle(settlements, durable=durable)
+        for settlement, outcome in zip(settlements, outcomes, strict=True):
+            self._metrics.settled(settlement, outcome)
+            if outcome is Outcome.APPLIED:
+                for draft in settlement.verdict.then:
+                    self._metrics.published(draft.queue, 1)
+        return outcomes
+
+    def extend(self, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:
+        return self._store.extend(receipts, seconds)
+
+    def expired(self, queue: str, limit: int) -> list[Lease]:
+        return self._store.expired(queue, limit)
+
+    def next_due(self, queue: str) -> float | None:
+        return self._store.next_due(queue)
+
+    def counts(self, queue: str) -> dict[State, int]:
+        return self._store.counts(queue)
+
+    def browse(self, queue: str, state: State, *, after: str = "", limit: int = 100) -> list[Entry]:
+        return self._store.browse(queue, state, after=after, limit=limit)
+
+    def find(self, queue: str, id: str) -> Entry | None:
+        return self._store.find(queue, id)
+
+    def revive(self, queue: str, ids: Sequence[str]) -> list[str]:
+        return self._store.revive(queue, ids)
+
+    def purge(
+        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
+    ) -> int:
+        return self._store.purge(queue, state, age=age, limit=limit, ids=ids)
+
+    def queues(self) -> list[str]:
+        return self._store.queues()
+
+    def settings(self, queue: str) -> Mapping[str, Any] | None:
+        return self._store.settings(queue)
+
+    def configure(self, queue: str, settings: Mapping[str, Any]) -> None:
+        self._store.configure(queue, settings)
+
+    def facts(self) -> Mapping[str, str]:
+        return self._store.facts()
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        assert isinstance(self._store, Waitable)
+        return self._store.watch(queues)
+
+    def check(self, *, repair: bool) -> list[Finding]:
+        return self._store.check(repair=repair) if isinstance(self._store, Checkable) else []
+
+    def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,58 @@
+"""What a process and the disk under a folder use, read with psutil (`pip install 'pabal[manager]'`)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from pabal.errors import ExtraMissing
+
+
+class Usage(msgspec.Struct, frozen=True, rename="camel"):
+    """One process at one moment. `cpu_seconds` grows: the difference of two readings is what was used between them."""
+
+    pid: int
+    cpu_seconds: float
+    resident_bytes: int
+    threads: int
+    descriptors: int
+    uptime_seconds: float
+
+
+class Room(msgspec.Struct, frozen=True, rename="camel"):
+    """The file system that holds a folder."""
+
+    total_bytes: int
+    free_bytes: int
+    free_files: int
+
+
+def usage(pid: int | None = None) -> Usage | None:
+    """Read what a process uses, by default this one; None if there is no such process."""
+    try:
+        import psutil
+    except ImportError as exc:
+        raise ExtraMissing("resource readings need psutil: pip install 'pabal[manager]'") from exc
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            return Usage(
+                process.pid,
+                times.user + times.system,
+                process.memory_info().rss,
+                process.num_threads(),
+                process.num_fds(),
+                time.time() - process.create_time(),
+            )
+    except psutil.NoSuchProcess:
+        return None
+
+
+def room(folder: Path) -> Room:
+    """Read how much is free where a folder lies."""
+    found = os.statvfs(folder)
+    return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_favail)

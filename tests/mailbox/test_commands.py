@@ -1,0 +1,370 @@
+"""The commands to the letter: payloads, data, codes, and what the policy makes of them."""
+
+from typing import Any
+
+import pytest
+
+from pabal.mailbox.commands import COMMANDS
+from pabal.policy import DeadLetterPolicy, Policy, RetryPolicy
+from pabal.store import State
+from pabal.testing import ManualClock
+from tests.mailbox.room import Room
+
+
+def publish(room: Room, message: Any = None, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = room.good("publish", {"queue": "jobs", "message": message, **more})
+    return found
+
+
+def consume(room: Room, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = room.good("consume_next", {"queue": "jobs", **more})
+    return found
+
+
+def held(found: dict[str, Any]) -> dict[str, Any]:
+    return {"messageKey": found["lease"]["messageKey"], "leaseId": found["lease"]["leaseId"]}
+
+
+def test_publish_says_id_and_key(room: Room) -> None:
+    found = publish(room, {"temp": 36.5})
+    assert set(found) == {"messageId", "messageKey"}
+    assert found["messageKey"] == f"msg:jobs:{found['messageId']}"
+    assert room.store.find("jobs", found["messageId"])
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        ('{"temp": 36.5}', {"temp": 36.5}),
+        ('"text"', "text"),
+        ("[1, 2]", [1, 2]),
+        ("null", None),
+        ({"temp": 36.5}, {"temp": 36.5}),
+        ([1], [1]),
+        (5, 5),
+        (None, None),
+    ],
+)
+def test_text_is_json_text_and_anything_else_is_the_message(room: Room, message: Any, body: Any) -> None:
+    publish(room, message)
+    assert consume(room)["message"]["payload"] == body
+
+
+def test_text_that_is_no_json_is_refused(room: Room) -> None:
+    assert room.code("publish", {"queue": "jobs", "message": "hello"}) == "PARSE_ERROR"
+    assert room.code("publish", {"queue": "jobs", "message": '{"a":1,"a":2}'}) == "PARSE_ERROR"
+
+
+def test_publish_takes_everything_a_message_can_say(room: Room, clock: ManualClock) -> None:
+    said = {
+        "priority": 5,
+        "attributes": {"zone": "north"},
+        "targetConsumerId": "me",
+        "messageId": "m-1",
+        "type": "reading",
+        "version": 2,
+        "headers": {"a": "b"},
+        "group": "g",
+        "deduplicationKey": "k",
+        "threadId": "t",
+        "traceId": "tr",
+        "replyTo": "answers",
+        "ttlSec": 100,
+    }
+    publish(room, 1, **said)
+    message = consume(room, consumerId="me")["message"]
+    shown = {name: message.get(name) for name in said if name not in ("targetConsumerId", "ttlSec")}
+    assert shown == {name: said[name] for name in shown}
+    assert (message["target"], message["sender"], message["attempt"]) == ("me", "client", 1)
+    assert message["createdAt"] == round(clock.now() * 1000)
+
+
+@pytest.mark.parametrize("attributes", ['{"zone": 1}', {"zone": 1}])
+def test_attributes_are_an_object_or_its_text(room: Room, attributes: Any) -> None:
+    publish(room, 1, attributes=attributes)
+    assert consume(room)["message"]["attributes"] == {"zone": 1}
+
+
+@pytest.mark.parametrize("attributes", ["[1]", "5", [1]])
+def test_other_attributes_are_refused(room: Room, attributes: Any) -> None:
+    assert room.code("publish", {"queue": "jobs", "message": 1, "attributes": attributes}) == "ERR_INVALID_REQUEST"
+
+
+def test_a_delayed_message_waits(room: Room, clock: ManualClock) -> None:
+    publish(room, 1, delayMs=1500)
+    assert consume(room) == {"message": None, "lease": None}
+    clock.advance(1.6)
+    assert consume(room)["message"]["payload"] == 1
+
+
+def test_larger_priorities_come_first_and_then_the_order_of_requests(room: Room) -> None:
+    requests = [room.request("publish", {"queue": "jobs", "message": n, "priority": n % 2}) for n in range(20)]
+    name = room.drop(requests, "many.json")
+    room.server.step()
+    assert len(room.answer(name)) == 20
+    got = [consume(room)["message"]["payload"] for _ in range(20)]
+    assert got == [*range(1, 20, 2), *range(0, 20, 2)]
+
+
+def test_a_target_is_the_only_one_who_gets_it(room: Room) -> None:
+    publish(room, 1, targetConsumerId="me")
+    assert consume(room, consumerId="you")["message"] is None
+    assert consume(room, consumerId="me")["message"]["payload"] == 1
+
+
+def test_consume_names_the_lease(room: Room, clock: ManualClock) -> None:
+    published = publish(room, 1)
+    lease = consume(room, consumerId="me", visibilityTimeoutSec=7)["lease"]
+    assert lease["messageKey"] == published["messageKey"] and lease["consumerId"] == "me"
+    assert lease["leaseUntil"] == round((clock.now() + 7) * 1000) and len(lease["leaseId"]) == 16
+
+
+def test_the_lease_is_as_long_as_the_policy_says(room: Room, clock: ManualClock) -> None:
+    room.connection.queue("jobs").configure(Policy(visibility=90))
+    publish(room, 1)
+    assert consume(room)["lease"]["leaseUntil"] == round((clock.now() + 90) * 1000)
+
+
+def test_consume_can_take_several(room: Room) -> None:
+    for n in range(5):
+        publish(room, n)
+    found = consume(room, limit=3)
+    assert [each["message"]["payload"] for each in found["messages"]] == [0, 1, 2]
+    assert found["message"]["payload"] == 0
+    for each in found["messages"]:
+        assert room.good("ack", held(each)) == {}
+    assert room.code("consume", {"queue": "jobs", "limit": 0}) == "ERR_INVALID_REQUEST"
+
+
+def test_the_default_consumer_is_the_client(room: Room) -> None:
+    publish(room, 1)
+    assert consume(room)["lease"]["consumerId"] == "client"
+
+
+def test_ack_is_for_good_and_may_be_repeated(room: Room) -> None:
+    publish(room, 1)
+    lease = held(consume(room))
+    assert room.good("ack", lease) == {} and room.good("ack", lease) == {}
+    assert consume(room)["message"] is None
+
+
+def test_a_late_ack_does_not_touch_what_another_holds(room: Room, clock: ManualClock) -> None:
+    room.connection.queue("jobs").configure(Policy(retry=RetryPolicy(initial=0)))
+    publish(room, 1)
+    old = held(consume(room, visibilityTimeoutSec=5))
+    clock.advance(6)
+    new = held(consume(room))
+    assert new["leaseId"] != old["leaseId"]
+    for command in ("ack", "nack", "extend_lease"):
+        assert room.code(command, old) == "LEASE_MISMATCH"
+    assert room.good("ack", new) == {}
+
+
+def test_lease_codes_say_what_became_of_it(room: Room) -> None:
+    found = publish(room, 1)
+    key = {"messageKey": found["messageKey"]}
+    assert room.code("ack", {**key, "leaseId": "forged"}) == "LEASE_EXPIRED"
+    lease = held(consume(room))
+    assert room.code("ack", {**key, "leaseId": "forged"}) == "LEASE_MISMATCH"
+    room.good("nack", lease)
+    assert room.code("ack", lease) == "LEASE_EXPIRED"
+    assert room.code("ack", {"messageKey": "msg:jobs:nobody", "leaseId": "x"}) == "MESSAGE_NOT_FOUND"
+    assert room.code("nack", {"messageKey": "msg:jobs:nobody", "leaseId": "x"}) == "MESSAGE_NOT_FOUND"
+
+
+def test_ack_of_a_ready_or_dead_message_changes_nothing(room: Room) -> None:
+    found = publish(room, 1)
+    assert room.code("ack", {"messageKey": found["messageKey"], "leaseId": "0" * 16}) == "LEASE_EXPIRED"
+    assert room.store.counts("jobs")[State.READY] == 1
+    room.good("nack", held(consume(room)))
+    assert room.code("ack", {"messageKey": found["messageKey"], "leaseId": "0" * 16}) == "LEASE_EXPIRED"
+    assert room.store.counts("jobs")[State.DEAD] == 1
+
+
+def test_settling_without_a_lease_needs_force(room: Room) -> None:
+    publish(room, 1)
+    key = {"messageKey": consume(room)["lease"]["messageKey"]}
+    assert room.code("ack", key) == "ERR_INVALID_REQUEST"
+    assert room.good("ack", {**key, "force": True}) == {}
+    assert room.store.counts("jobs")[State.DONE] == 1
+    found = publish(room, 2)
+    assert room.code("ack", {"messageKey": found["messageKey"], "force": True}) == "LEASE_EXPIRED"
+
+
+def test_nack_with_requeue_follows_the_retry_policy(room: Room, clock: ManualClock) -> None:
+    room.connection.queue("jobs").configure(Policy(retry=RetryPolicy(limit=2, initial=10)))
+    publish(room, 1)
+    lease = held(consume(room))
+    nacked = {**lease, "requeue": True, "reason": "no luck"}
+    assert room.good("nack", nacked) == {} and room.good("nack", nacked) == {}
+    assert consume(room)["message"] is None
+    clock.advance(11)
+    again = consume(room)
+    assert again["message"]["attempt"] == 2
+    room.good("nack", {**held(again), "requeue": True, "reason": "no luck"})
+    [entry] = room.store.browse("jobs", State.DEAD)
+    assert entry.failure and (entry.failure.code, entry.failure.consumer) == ("RETRY_LIMIT", "client")
+
+
+def test_nack_without_requeue_buries_at_once(room: Room) -> None:
+    room.connection.queue("jobs").configure(Policy(dead_letters=DeadLetterPolicy(queue="jobs-dlq")))
+    publish(room, 1)
+    lease = held(consume(room))
+    nacked = {**lease, "reason": "broken", "consumerId": "worker-7"}
+    assert room.good("nack", nacked) == {} and room.good("nack", nacked) == {}
+    [listed] = room.good("list_dlq", {"queue": "jobs"})["messages"]
+    assert (listed["reason"], listed["attempt"], listed["consumerId"]) == ("broken", 1, "worker-7")
+    document = room.good("consume", {"queue": "jobs-dlq"})["message"]["payload"]
+    assert document["failure"]["reasonMessage"] == "broken" and document["originalMessage"]["payload"] == 1
+    assert document["routing"] == {"sourceQueue": "jobs", "dlqQueue": "jobs-dlq"}
+
+
+def test_a_nack_where_dead_letters_are_dropped_is_done_once(room: Room) -> None:
+    room.connection.queue("jobs").configure(Policy(dead_letters=DeadLetterPolicy(enabled=False)))
+    publish(room, 1)
+    lease = held(consume(room))
+    assert room.good("nack", lease) == {} and room.good("nack", lease) == {}
+    assert room.store.counts("jobs")[State.DONE] == 1 and room.store.counts("jobs")[State.DEAD] == 0
+
+
+def test_extend_lets_it_end_later(room: Room, clock: ManualClock) -> None:
+    publish(room, 1)
+    lease = held(consume(room, visibilityTimeoutSec=10))
+    found = room.good("extend_lease", {**lease, "visibilityTimeoutSec": 100})
+    assert found == {"leaseUntil": round((clock.now() + 100) * 1000)}
+    clock.advance(50)
+    assert consume(room)["message"] is None and room.good("ack", lease) == {}
+
+
+def test_status_says_what_there_is_and_under_which_policy(room: Room) -> None:
+    room.connection.queue("jobs").configure(Policy(visibility=77))
+    for n in range(4):
+        publish(room, n)
+    consume(room)
+    room.good("nack", held(consume(room)))
+    publish(room, 5, delayMs=1000)
+    found = room.good("status", {"queue": "jobs"})
+    assert found["queue"] == "jobs" and found["policy"]["visibilityTimeoutSec"] == 77
+    metrics = found["metrics"]
+    assert {name: metrics[name] for name in ("ready", "inflight", "delayed", "dlq")} == {
+        "ready": 2,
+        "inflight": 1,
+        "delayed": 1,
+        "dlq": 1,
+    }
+
+
+def test_pause_and_resume(room: Room) -> None:
+    publish(room, 1)
+    assert room.good("pause", {"queue": "jobs"}) == {"queue": "jobs", "paused": True}
+    assert consume(room)["message"] is None
+    publish(room, 2)
+    assert room.good("resume", {"queue": "jobs"}) == {"queue": "jobs", "paused": False}
+    assert consume(room)["message"]["payload"] == 1
+
+
+def test_health_and_queues(room: Room, clock: ManualClock) -> None:
+    publish(room, 1)
+    room.server.desk.extras["health"] = lambda: {"node": "n1"}
+    assert room.good("health") == {"status": "ok", "timestamp": round(clock.now() * 1000), "node": "n1"}
+    assert room.good("queues") == room.good("list_queues") == {"queues": ["jobs"]}
+
+
+def test_metrics_count_what_was_answered(room: Room, clock: ManualClock) -> None:
+    publish(room, 1)
+    room.code("publish", {"queue": "jobs", "message": "bad"})
+    room.code("nonsense")
+    room.code("publish", {"queue": "jobs", "message": 1}, deadlineMs=1)
+    clock.advance(2)
+    found = room.good("metrics")
+    assert found["requests"] == {"total": 4, "success": 1, "error": 3}
+    assert found["commands"] == {"publish": 3, "unknown": 1} and found["uptimeMs"] == 2000
+    errors = {name: found["errors"][name] for name in ("parse", "validation", "timeout", "internal")}
+    assert errors == {"parse": 2, "validation": 0, "timeout": 1, "internal": 0}
+    assert set(found["timing"]) == {"total", "avg", "last"}
+
+
+def test_a_body_that_does_not_fit_is_refused_and_says_why(room: Room) -> None:
+    schema: dict[str, Any] = {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}
+    room.connection.queue("jobs").configure(Policy(body_schema=schema))
+    answer = room.ask("publish", {"queue": "jobs", "message": {"temp": "hot"}})
+    assert answer["error"]["code"] == "VALIDATION_FAILED" and "temp" in answer["error"]["message"]
+    publish(room, {"temp": 1})
+
+
+def test_a_policy_may_take_invalid_messages_as_dead_letters(room: Room) -> None:
+    policy = Policy(
+        body_schema={"type": "object"}, on_invalid="dead-letter", dead_letters=DeadLetterPolicy(queue="bad")
+    )
+    room.connection.queue("jobs").configure(policy)
+    found = publish(room, [1])
+    assert found["deadLettered"] and found["messageKey"].startswith("msg:bad:")
+    assert room.good("consume", {"queue": "bad"})["message"]["payload"]["originalMessage"]["payload"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("command", "payload"),
+    [
+        ("publish", {}),
+        ("publish", {"queue": "jobs"}),
+        ("publish", {"queue": 5, "message": 1}),
+        ("publish", {"queue": "../x", "message": 1}),
+        ("publish", {"queue": "jobs", "message": 1, "priority": 101}),
+        ("publish", {"queue": "jobs", "message": 1, "priority": "urgent"}),
+        ("publish", {"queue": "jobs", "message": 1, "delayMs": -1}),
+        ("publish", {"queue": "jobs", "message": 1, "delayMS": 5}),
+        ("publish", {"queue": "jobs", "message": 1, "messageId": "a/b"}),
+        ("publish", {"queue": "jobs", "message": 1, "targetConsumerId": "../x"}),
+        ("consume_next", {}),
+        ("consume_next", {"queue": "jobs", "consumerId": "../x"}),
+        ("consume_next", {"queue": "jobs", "visibilityTimeoutSec": 0}),
+        ("consume_next", {"queue": "jobs", "waitMs": -5}),
+        ("ack", {"leaseId": "x"}),
+        ("ack", {"messageKey": "jobs:m", "leaseId": "x"}),
+        ("ack", {"messageKey": "msg:jobs:", "leaseId": "x"}),
+        ("ack", {"messageKey": "msg:../x:m", "leaseId": "x"}),
+        ("ack", {"messageKey": "msg:jobs:m", "leaseId": "../x"}),
+        ("extend_lease", {"messageKey": "msg:jobs:m", "leaseId": "x", "visibilityTimeoutSec": -1}),
+        ("status", {}),
+        ("list_dlq", {"queue": "jobs", "limit": 0}),
+        ("reprocess_dlq", {}),
+    ],
+)
+def test_a_wrong_payload_is_refused_and_nothing_is_done(room: Room, command: str, payload: Any) -> None:
+    assert room.code(command, payload) == "ERR_INVALID_REQUEST"
+    assert room.store.queues() == []
+
+
+def test_an_unknown_command_is_refused(room: Room) -> None:
+    assert room.code("destroy") == "UNKNOWN_COMMAND"
+
+
+def test_a_queue_that_the_configuration_does_not_name_is_unknown(strict: Room) -> None:
+    strict.good("publish", {"queue": "jobs", "message": 1})
+    for command in ("publish", "consume", "status", "list_dlq", "pause", "purge_dlq"):
+        payload = {"queue": "other", **({"message": 1} if command == "publish" else {})}
+        assert strict.code(command, payload) == "QUEUE_NOT_FOUND"
+    assert strict.code("ack", {"messageKey": "msg:other:m", "leaseId": "x"}) == "QUEUE_NOT_FOUND"
+    assert strict.good("queues") == {"queues": ["jobs"]}
+
+
+def test_a_message_too_large_or_a_queue_too_full_is_refused(room: Room) -> None:
+    room.connection.queue("jobs").configure(Policy(max_bytes=1000, max_waiting=1))
+    answer = room.ask("publish", {"queue": "jobs", "message": {"t": "x" * 2000}})
+    assert (answer["error"]["code"], answer["error"]["type"]) == ("ERR_INVALID_REQUEST", "TooLarge")
+    publish(room, 1)
+    answer = room.ask("publish", {"queue": "jobs", "message": 2})
+    assert (answer["error"]["code"], answer["error"]["type"]) == ("INTERNAL_ERROR", "QueueFull")
+
+
+def test_no_refusal_shows_the_body(room: Room) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number"}}}
+    room.connection.queue("jobs").configure(Policy(body_schema=schema))
+    for message in ({"a": "s3cret"}, "s3cret", '{"a": s3cret'):
+        answer = room.ask("publish", {"queue": "jobs", "message": message})
+        assert not answer["ok"] and "s3cret" not in str(answer)
+
+
+def test_every_command_of_the_seed_is_there() -> None:
+    seed = "publish consume_next ack nack extend_lease status health metrics list_dlq reprocess_dlq"
+    assert set(seed.split()) <= set(COMMANDS)

@@ -1,0 +1,115 @@
+"""Values of the contract as documents and back, whatever they hold."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pabal import jsontext
+from pabal.errors import InvalidInput
+from pabal.mailbox import wire
+from pabal.message import Message
+from pabal.store import Dead, Done, Draft, Entry, Failure, Finding, Lease, Receipt, Retry, Settlement, State, Terms
+from pabal.testing.codec_suite import messages
+
+RECEIPT = Receipt("jobs", "m-1", "0123456789abcdef")
+FAILURE = Failure("NACKED", "why\n한", 1.5, 3, "me")
+DRAFT = Draft("next", Message(id="n", body=[1], type="t"), 2.5, False, Terms(10, 20, 30))
+
+
+def over_the_wire(value: object, expected: type) -> object:
+    return msgspec.json.decode(jsontext.encode(value), type=expected)
+
+
+@given(messages(), st.floats(0, 1e6), st.booleans())
+def test_any_draft_comes_back(message: Message, delay: float, given_id: bool) -> None:
+    draft = Draft("jobs", message, delay, given_id)
+    for kind in (wire.WireDraft, wire.PlainDraft):
+        try:
+            found = over_the_wire(wire.wire_draft(draft), kind)
+        except msgspec.ValidationError:
+            assert kind is wire.PlainDraft
+            continue
+        assert wire.draft_of(found) == draft  # type: ignore[arg-type]  # of that kind
+
+
+def test_a_draft_of_a_request_that_may_be_repeated_has_a_given_id() -> None:
+    found = over_the_wire(wire.wire_draft(DRAFT), wire.WireDraft)
+    assert isinstance(found, wire.WireDraft)
+    assert wire.draft_of(found) == DRAFT
+    assert wire.draft_of(found, repeated=True).given_id
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [Done(), Done((DRAFT,), FAILURE, True), Retry(5.0, FAILURE, (DRAFT,)), Retry(), Dead(FAILURE, (DRAFT, DRAFT))],
+)
+def test_any_settlement_comes_back(verdict: Done | Retry | Dead) -> None:
+    settlement = Settlement(RECEIPT, verdict)
+    found = over_the_wire(wire.wire_settlement(settlement), wire.WireVerdict)
+    assert isinstance(found, wire.WireVerdict) and wire.settlement_of(found) == settlement
+
+
+def test_leases_entries_and_findings_come_back() -> None:
+    message = Message(id="m-1", body=b"\x00\xff", attributes={"priority": 3}, priority=0, created_at=5.25)
+    lease = Lease(RECEIPT, message, 4, 6.5, FAILURE)
+    found = over_the_wire(wire.wire_lease(lease), wire.WireLease)
+    assert isinstance(found, wire.WireLease) and wire.lease_of(found) == lease
+    for entry in (
+        Entry("jobs", "m-1", State.INFLIGHT, 1, 2.5, message, FAILURE, b"", "cursor", "token"),
+        Entry("jobs", "x", State.CORRUPT, data=b"\xff\x00", failure=FAILURE),
+    ):
+        shown = over_the_wire(wire.wire_entry(entry), wire.WireEntry)
+        assert isinstance(shown, wire.WireEntry) and wire.entry_of(shown) == entry
+    finding = Finding("here", "bad", "mend", True)
+    told = over_the_wire(wire.wire_findings([finding]), list[wire.WireFinding])
+    assert isinstance(told, list) and [wire.finding_of(each) for each in told] == [finding]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"queue": "../x"},
+        {"queue": "jobs", "delay": -1.0},
+        {"queue": "jobs", "delay": 1e300},
+        {"queue": "jobs", "terms": {"maxBytes": 0}},
+        {"queue": "jobs", "terms": {"maxBytes": 1 << 40}},
+        {"queue": "jobs", "terms": {"maxWaiting": -1}},
+        {"queue": "jobs", "terms": {"dedupWindow": -1.0}},
+        {"message": {"messageId": "a/b"}},
+        {"message": {"payload": 2**70}},
+        {"message": {"payload": 5, "payloadEncoding": "base64"}},
+        {"message": {"payload": "!", "payloadEncoding": "base64"}},
+        {"message": {"payloadEncoding": "rot13"}},
+        {"message": {"target": "../x"}},
+        {"message": {"priority": 101}},
+        {"message": {"timestamp": "0001-01-01T00:00:00Z"}},
+        {"message": {"headers": {"a\n": "b"}}},
+    ],
+)
+def test_a_draft_from_outside_is_checked(change: dict[str, object]) -> None:
+    whole = {"queue": "jobs", "message": {"messageId": "m", "timestamp": "2026-01-01T00:00:00Z", "payload": 1}}
+    inner = change.pop("message", {})
+    assert isinstance(inner, dict)
+    document = {**whole, **change, "message": {**whole["message"], **inner}}  # type: ignore[dict-item]  # a dict
+    for kind in (wire.WireDraft, wire.PlainDraft):
+        try:
+            found = over_the_wire(document, kind)
+        except msgspec.ValidationError:
+            continue
+        with pytest.raises(InvalidInput):
+            wire.draft_of(found)  # type: ignore[arg-type]  # of that kind
+
+
+@pytest.mark.parametrize(
+    "text", ["", "jobs", "jobs/m", "jobs/m/", "a/b/c/d", "../m/t", "jobs/m/~", "jobs/m/" + "t" * 65]
+)
+def test_a_receipt_from_outside_is_checked(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        wire.receipt_of(text)
+
+
+@pytest.mark.parametrize("verdict", ["", "DONE", "dead", "gone"])
+def test_a_verdict_from_outside_is_checked(verdict: str) -> None:
+    with pytest.raises(InvalidInput):
+        wire.settlement_of(wire.WireVerdict(str(RECEIPT), verdict))
