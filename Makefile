@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: up test check soak bench clean
+.PHONY: up demo test check soak bench clean
 
 up: $(VENV)/installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" pabal up
+
+demo: $(VENV)/installed
 	$(BIN)/pabal demo
 
 test: $(VENV)/tested check
@@ -18,7 +21,7 @@ check: $(VENV)/tested
 	$(BIN)/mypy
 
 soak: $(VENV)/tested
-	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) tests/crash tests/conformance
+	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) tests/crash tests/conformance tests/manager tests/mailbox
 
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/run.py

@@ -19,6 +19,8 @@ from pabal.errors import InvalidUrl, StoreClosed, StoreMissing
         ("file:a/b", "file", "a/b"),
         ("hybrid:/srv/x", "hybrid", "/srv/x"),
         ("sqlite:///with%20space.db", "sqlite", "/with space.db"),
+        ("mailbox:///run/pabal", "mailbox", "/run/pabal"),
+        ("mailbox:.pabal/ipc", "mailbox", ".pabal/ipc"),
     ],
 )
 def test_urls_name_a_scheme_and_a_path(url: str, scheme: str, path: str) -> None:
@@ -28,11 +30,11 @@ def test_urls_name_a_scheme_and_a_path(url: str, scheme: str, path: str) -> None
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("jobs.db", "begins with one of sqlite, file, hybrid"),
+        ("jobs.db", "begins with one of sqlite, file, hybrid, mailbox"),
         ("redis://localhost", "begins with one of"),
         ("sqlite://var/x.db", "sqlite:///var/x.db for an absolute path or sqlite:var/x.db"),
         ("sqlite:", "a scheme and a path"),
-        ("sqlite:x.db?mode=ro", "a scheme and a path"),
+        ("sqlite:x.db?mode=ro", "options of this store are busy, index, kv, template"),
         ("", "begins with"),
     ],
 )

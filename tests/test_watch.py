@@ -1,5 +1,6 @@
 """Waking: inotify, the bell, and what is left without them."""
 
+import select
 import threading
 import time
 from pathlib import Path
@@ -73,3 +74,20 @@ def test_without_inotify_the_wait_only_sleeps(tmp_path: Path, monkeypatch: pytes
     bell.wake()
     assert bell.wait(5)
     bell.close()
+
+
+def test_a_loop_may_wait_on_many_watches(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    watches = [PathWatch({str(tmp_path / name): ARRIVALS}) for name in ("a", "b")]
+    with select.epoll() as loop:
+        for each in watches:
+            loop.register(each.fileno(), select.EPOLLIN)
+        assert loop.poll(0) == []
+        (tmp_path / "b" / "x").touch()
+        assert [fd for fd, _ in loop.poll(1)] == [watches[1].fileno()]
+        assert watches[1].wait(0) and loop.poll(0) == []
+        watches[0].wake()
+        assert [fd for fd, _ in loop.poll(1)] == [watches[0].fileno()]
+    for each in watches:
+        each.close()

@@ -209,3 +209,30 @@ def test_a_store_that_fails_ends_the_worker_with_its_error(mq: Connection, jobs:
     worker = pabal.worker(jobs, lambda delivery: mq.close())
     with pytest.raises(StoreClosed):
         worker.run()
+
+
+def test_a_handler_that_takes_too_long_has_failed_and_cannot_ack_any_more(jobs: Queue) -> None:
+    jobs.publish("x", id="slow")
+    lost: list[type[Exception]] = []
+
+    def handler(delivery: Delivery) -> None:
+        if delivery.attempt > 1:
+            return
+        while (entry := jobs.find("slow")) is not None and entry.state is State.INFLIGHT:
+            time.sleep(0.01)
+        assert entry is not None and entry.failure is not None
+        assert (entry.failure.code, entry.failure.reason) == ("HANDLER_TIMEOUT", "took longer than 0.1 s")
+        try:
+            delivery.ack()
+        except pabal.LeaseLost as exc:
+            lost.append(type(exc))
+
+    assert pabal.worker(jobs, handler, timeout=0.1).run(wait=0.5) == 1
+    assert lost == [pabal.LeaseLost]
+    assert jobs.counts()[State.DONE] == 1
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_is_none_is_refused(jobs: Queue, timeout: float) -> None:
+    with pytest.raises(pabal.InvalidInput, match="timeout must be"):
+        pabal.worker(jobs, lambda delivery: None, timeout=timeout)

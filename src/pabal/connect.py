@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pabal.clock import Clock, SystemClock
 from pabal.errors import InvalidUrl, StoreMissing
 from pabal.queue import Queue
 from pabal.store import Store
+
+
+_SCHEMES = ("sqlite", "file", "hybrid", "mailbox")
 
 
 class Connection:
@@ -46,14 +48,15 @@ class Connection:
 def connect(url: str, *, consumer: str = "", create: bool = True, clock: Clock | None = None) -> Connection:
     """Open the store that the URL names: sqlite:///path.db, file:///dir, hybrid:///dir, mailbox:///dir of a manager.
 
-    Three slashes begin an absolute path, none a relative one (`sqlite:jobs.db`). `consumer` is the name under which
-    messages addressed to it are leased, and the client's name in a mailbox; by default host and process id. A store
-    that is not there is made, unless `create` is False: then StoreMissing, and nothing is touched.
+    Three slashes begin an absolute path, none a relative one (`sqlite:jobs.db`); options of a store may stand behind a
+    question mark. `consumer` is the name under which messages addressed to it are leased, and the client's name in a
+    mailbox; by default host and process id. A store that is not there is made, unless `create` is False: then
+    StoreMissing, and nothing is touched.
     """
     clock = clock or SystemClock()
     consumer = consumer or _own_name()
     scheme, path = parse_url(url)
-    driver = _DRIVERS[scheme](consumer)
+    driver = _driver(url, scheme, consumer)
     if not create and not driver.exists(path):
         raise StoreMissing(f"no store at {path}: publish to make one, or correct {url!r:.80}")
     return Connection(driver(path, clock=clock), clock=clock, consumer=consumer)
@@ -62,15 +65,15 @@ def connect(url: str, *, consumer: str = "", create: bool = True, clock: Clock |
 def parse_url(url: str) -> tuple[str, Path]:
     """Return scheme and path of a store URL; raise InvalidUrl that says what to write instead."""
     parts = urlsplit(url)
-    known = ", ".join(_DRIVERS)
-    if parts.scheme not in _DRIVERS:
+    known = ", ".join(_SCHEMES)
+    if parts.scheme not in _SCHEMES:
         raise InvalidUrl(f"a store URL begins with one of {known} and a colon; found {url!r:.80}")
     if parts.netloc:
         raise InvalidUrl(
             f"{parts.scheme} stores are local: write {parts.scheme}:///{parts.netloc}{parts.path} for an absolute path"
             f" or {parts.scheme}:{parts.netloc}{parts.path} for a relative one; found {url!r:.80}"
         )
-    if not parts.path or parts.query or parts.fragment:
+    if not parts.path or parts.fragment or (parts.query and parts.scheme == "mailbox"):
         raise InvalidUrl(
             f"a store URL is a scheme and a path, as in {parts.scheme}:///var/lib/pabal; found {url!r:.80}"
         )
@@ -90,33 +93,22 @@ class _Driver(Protocol):
         ...
 
 
-def _sqlite(consumer: str) -> _Driver:
-    from pabal.stores.sqlite import SqliteStore
+def _driver(url: str, scheme: str, consumer: str) -> _Driver:
+    if scheme == "mailbox":
+        from pabal.mailbox.store import MailboxDriver
 
-    return SqliteStore
+        return MailboxDriver(consumer)
+    from pabal.stores.drivers import DRIVERS
 
-
-def _files(consumer: str) -> _Driver:
-    from pabal.stores.files import FileStore
-
-    return FileStore
+    return DRIVERS[scheme](_options(url, DRIVERS[scheme].known))
 
 
-def _hybrid(consumer: str) -> _Driver:
-    from pabal.stores.hybrid import HybridStore
-
-    return HybridStore
-
-
-def _mailbox(consumer: str) -> _Driver:
-    from pabal.mailbox.store import MailboxDriver
-
-    return MailboxDriver(consumer)
-
-
-_DRIVERS: dict[str, Callable[[str], _Driver]] = {
-    "sqlite": _sqlite,
-    "file": _files,
-    "hybrid": _hybrid,
-    "mailbox": _mailbox,
-}
+def _options(url: str, known: frozenset[str]) -> dict[str, str]:
+    """Return what stands behind the question mark of a URL: `file:///spool?ready=inbox`."""
+    found: dict[str, str] = {}
+    for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if name not in known or name in found or not text:
+            listed = ", ".join(sorted(known))
+            raise InvalidUrl(f"options of this store are {listed}, each once; found {name!r:.40} in {url!r:.80}")
+        found[name] = text
+    return found

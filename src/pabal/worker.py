@@ -16,8 +16,8 @@ from typing import Any
 from pabal.delivery import Delivery, reason_of
 from pabal.errors import LeaseLost, PabalError, ValidationFailed
 from pabal.jsontext import Json
-from pabal.message import check_count
-from pabal.queue import Queue
+from pabal.message import check_count, check_seconds
+from pabal.queue import MIN_LEASE, Queue
 from pabal.schema import Check, checker
 from pabal.store import FailureCode, Receipt
 from pabal.waiter import Waiter
@@ -32,18 +32,27 @@ class Worker:
     """Runs a handler over a queue with up to `concurrency` messages at a time. Made by `worker`."""
 
     def __init__(
-        self, queue: Queue, handler: Handler, *, concurrency: int, seconds: float | None, check: Check | None
+        self,
+        queue: Queue,
+        handler: Handler,
+        *,
+        concurrency: int,
+        seconds: float | None,
+        timeout: float | None,
+        check: Check | None,
     ) -> None:
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
         self._seconds = seconds
+        self._timeout = timeout
         self._check = check
         self._waiter = Waiter(queue)
         self._free = threading.Semaphore(concurrency)
         self._work: SimpleQueue[Delivery | None] = SimpleQueue()
         self._changed = threading.Condition()
         self._held: dict[Receipt, Delivery] = {}
+        self._late: set[Receipt] = set()  # those whose time was over before their handler was done
         self._stopping = False
         self._broken: BaseException | None = None
         self.handled = 0
@@ -119,6 +128,7 @@ class Worker:
             finally:
                 self._queue.renewal.release(delivery.receipt)
                 with self._changed:
+                    self._late.discard(delivery.receipt)
                     del self._held[delivery.receipt]
                     self._changed.notify_all()
                 self._free.release()
@@ -130,6 +140,7 @@ class Worker:
         except ValidationFailed as exc:
             delivery.fail(FailureCode.VALIDATION_ERROR, str(exc))
             return
+        alarm = self._alarm(delivery)
         try:
             self._handler(delivery)
         except Exception as exc:
@@ -140,7 +151,28 @@ class Worker:
             if not delivery.settled:
                 delivery.ack()
             with self._changed:
-                self.handled += 1
+                self.handled += delivery.receipt not in self._late
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def _alarm(self, delivery: Delivery) -> threading.Timer | None:
+        """Have the message failed when its time is over. Its handler cannot be ended; what it says then is stale."""
+        if self._timeout is None:
+            return None
+        alarm = threading.Timer(self._timeout, self._time_out, [delivery])
+        alarm.daemon = True
+        alarm.start()
+        return alarm
+
+    def _time_out(self, delivery: Delivery) -> None:
+        self._queue.renewal.release(delivery.receipt)
+        self._late.add(delivery.receipt)
+        try:
+            if not delivery.settled:
+                delivery.fail(FailureCode.HANDLER_TIMEOUT, f"took longer than {self._timeout:g} s")
+        except PabalError as exc:
+            log.warning("could not fail %s: %s", delivery.receipt, exc)
 
     def _finish(self, grace: float) -> None:
         with self._changed:
@@ -168,12 +200,16 @@ def worker(
     *,
     concurrency: int = 1,
     seconds: float | None = None,
+    timeout: float | None = None,
     body: type[Any] | Mapping[str, Json] | None = None,
 ) -> Worker:
     """Make a worker: `handler(delivery)` for each message, up to `concurrency` at a time, each leased for `seconds`.
 
-    `body` is a msgspec type (then `delivery.body` is of that type) or a JSON Schema.
+    A message whose handler takes longer than `timeout` seconds has failed, and somebody else may get it. `body` is a
+    msgspec type (then `delivery.body` is of that type) or a JSON Schema.
     """
+    if timeout is not None:
+        check_seconds("timeout", timeout, least=MIN_LEASE)
     check_count("concurrency", concurrency)
     check = None if body is None else checker(body)
-    return Worker(queue, handler, concurrency=concurrency, seconds=seconds, check=check)
+    return Worker(queue, handler, concurrency=concurrency, seconds=seconds, timeout=timeout, check=check)

@@ -221,3 +221,20 @@ def test_no_shell_sees_the_message(pabal: Pabal, tmp_path: Path) -> None:
     ran = pabal.run("consume", "jobs", "--exec", "echo $(touch pwned) ; cat", "--count", "1")
     assert ran.out == "$(touch pwned) ; cat\n"
     assert not (tmp_path / "pwned").exists()
+
+
+def test_a_command_that_takes_too_long_is_ended_and_its_message_failed(
+    pabal: Pabal, script: Callable[[str], str]
+) -> None:
+    pabal.ok("publish", "jobs", "1", "--id", "one")
+    line = script("import sys, time; print('still at it', file=sys.stderr, flush=True); time.sleep(600)")
+    ran = pabal.run("consume", "jobs", "--exec", line, "--count", "1", "--timeout", "0.5")
+    assert ran.code == 0
+    assert "one attempt 1: failed, took longer than 0.5 s: still at it; again in 1.0s" in ran.err
+    [found] = pabal("peek", "jobs", "--json").documents
+    assert found["failure"]["code"] == "HANDLER_TIMEOUT"
+
+
+def test_a_timeout_needs_a_command(pabal: Pabal) -> None:
+    ran = pabal("consume", "jobs", "--timeout", "5")
+    assert ran.code == 2 and "--timeout needs --exec" in ran.err

@@ -224,3 +224,38 @@ def test_hybrid_is_checked_and_mended_at_the_start(started: Callable[..., Runnin
         found = mq.queue("jobs").find("lost")
         assert found is not None and found.state is State.DEAD
         assert found.failure is not None and found.failure.code == "MISSING_PAYLOAD"
+
+
+def test_without_a_watcher_requests_are_looked_for(started: Callable[..., Running], tmp_path: Path) -> None:
+    (tmp_path / "pabal.toml").write_text("[ipc]\nuseFolderWatcher = false\npollIntervalMs = 50\n")
+    manager = started()
+    began = time.monotonic()
+    manager.ask("health")
+    assert time.monotonic() - began < 0.9
+
+
+def test_the_original_configuration_serves_as_it_stands(started: Callable[..., Running], tmp_path: Path) -> None:
+    from tests.manager.test_config import ORIGINAL, written
+    from tests.stores.test_drivers import TEMPLATE
+
+    written(tmp_path, ORIGINAL)
+    (tmp_path / "sqlite_schema.sql").write_text(TEMPLATE)
+    manager = started(up=False)
+    manager.ipc = tmp_path / "ipc"
+    requests = tmp_path / "ipc" / "req"
+    eventually(requests.is_dir)
+    ask = {"requestId": "r1", "clientId": "seed", "command": "Publish", "timestampMs": 0, "deadlineMs": 0}
+    body = {"queue": "telemetry", "message": '{"deviceId": "d1", "temp": 1}'}
+    (requests / "r1.json.tmp").write_text(json.dumps({**ask, "payload": body}))
+    (requests / "r1.json.tmp").rename(requests / "r1.json")
+    answer = tmp_path / "ipc" / "resp" / "seed" / "r1.json"
+    eventually(answer.exists)
+    assert json.loads(answer.read_text())["ok"] is True, answer.read_text()
+    body["message"] = '{"temp": -41}'
+    (requests / "r2.json").write_text(json.dumps({**ask, "requestId": "r2", "payload": body}))
+    refusal = tmp_path / "ipc" / "resp" / "seed" / "r2.json"
+    eventually(refusal.exists)
+    error = json.loads(refusal.read_text())["error"]
+    assert error["code"] == "VALIDATION_FAILED" and "deviceId: it is missing" in error["message"]
+    assert manager.stop() == 0
+    assert (tmp_path / "data/yirangmq.db").is_file() and (tmp_path / "logs/manager.jsonl").is_file()

@@ -19,7 +19,7 @@ SAMPLE = 12  # calls cut in an ordinary run; all of them in a soak
 
 def publications(room: Room) -> list[Any]:
     room.connection.queue("jobs").publish(0)  # so that what is cut is the work, and not the making of folders
-    message = {"messageId": "lib-1", "timestamp": "2026-01-01T00:00:00Z", "payload": 5}
+    message = {"messageId": "0199c1d2-77aa-7d21-81a4-b49a3e7f5c10", "timestamp": "2026-01-01T00:00:00Z", "payload": 5}
     return [
         room.request("publish", {"queue": "jobs", "message": 1}, client="a"),
         [room.request("publish", {"queue": "jobs", "message": n}, client="b") for n in (2, 3)],

@@ -443,16 +443,28 @@ def test_what_lies_in_processing_at_the_start_is_run_again(room: Room) -> None:
 
 
 def test_a_request_of_the_library_left_in_processing_is_not_done_twice(room: Room) -> None:
-    message = {"messageId": "m", "timestamp": "2026-01-01T00:00:00Z", "payload": 1}
+    id = "0199c1d2-77aa-7d21-81a4-b49a3e7f5c10"
+    message = {"messageId": id, "timestamp": "2026-01-01T00:00:00Z", "payload": 1}
     request = room.request("store.publish", {"drafts": [{"queue": "jobs", "message": message, "givenId": False}]})
     name = room.drop(request)
     room.server.step()
-    assert room.answer(name)["data"] == {"published": [["m", False]]}
+    assert room.answer(name)["data"] == {"published": [[id, False]]}
     (room.root / "processing" / name).write_text(json.dumps(request))
     (room.root / "processing" / name).chmod(0o600)
     room.restart()
     room.server.step()
-    assert room.answer(name)["data"] == {"published": [["m", True]]} and bodies(room) == [1]
+    assert room.answer(name)["data"] == {"published": [[id, True]]} and bodies(room) == [1]
+
+
+def test_what_comes_to_lie_in_processing_is_run_again_too(room: Room, clock: ManualClock) -> None:
+    path = room.root / "processing" / "stray.json"
+    path.write_text(json.dumps(publication(room, 1)))
+    path.chmod(0o600)
+    room.server.step()
+    clock.advance(10)
+    room.server.step()
+    room.server.step()
+    assert room.answer("stray.json")["ok"] and room.files("processing") == []
 
 
 def test_an_answer_that_cannot_be_written_comes_later(room: Room) -> None:

@@ -251,7 +251,9 @@ def test_g10_the_next_file_of_a_name_is_not_taken_for_the_one_that_was_read(
     def slow(path: str) -> tuple[bytes, float]:
         found = whole(path)
         monkeypatch.undo()
-        move_in(queue, "job.json", '{"payload": "second"}')  # its name is free again, and is used for the next
+        move_in(
+            queue, "job.json", '{"payload": "second"}', age=3, clock=clock
+        )  # its name is free again, and is used for the next
         return found
 
     monkeypatch.setattr(intake, "read_whole", slow)
@@ -578,14 +580,17 @@ def test_a_forked_child_keeps_no_lock_for_a_parent_that_died(store: FileStore, r
     if parent == 0:
         with FileStore(root, clock=clock)._root.make(QUEUE):
             if os.fork() == 0:
-                os.read(read, 1)  # lives on, and never uses the store
+                os.close(write)
+                os.read(read, 1)  # lives on until the test is over, and never uses the store
             os._exit(0)
     os.waitpid(parent, 0)
-    with closing(FileStore(root, clock=clock)) as other:
-        assert drain(other) == [1]
-    os.write(write, b"x")
-    os.close(read)
-    os.close(write)
+    try:
+        with closing(FileStore(root, clock=clock)) as other:
+            within_seconds(lambda: other.publish([draft(2, group="g")]), "the lock is held by a child")
+            assert drain(other) == [1, 2]
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 def test_a_closed_store_touches_no_descriptor_of_others(root: Path, tmp_path: Path, clock: ManualClock) -> None:

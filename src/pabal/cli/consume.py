@@ -47,6 +47,7 @@ _TOLD = ("type", "sender", "group", "thread_id", "reply_to")
 @click.option("--ack", is_flag=True, help="Settle each as done once it is printed.")
 @click.option("--exec", "line", metavar="CMD", help="Run CMD on each message and settle by its exit status.")
 @click.option("--concurrency", type=click.IntRange(1, 1000), metavar="N", help="With --exec: so many at a time.")
+@click.option("--timeout", type=lasting, metavar="TIME", help="With --exec: end CMD after so long; that is a failure.")
 @click.option("--consumer", metavar="NAME", default="", help="Your name, for messages addressed to you.")
 @json_option
 def consume(
@@ -57,6 +58,7 @@ def consume(
     ack: bool,
     line: str | None,
     concurrency: int | None,
+    timeout: float | None,
     consumer: str,
     as_json: bool,
 ) -> None:
@@ -77,8 +79,8 @@ def consume(
     is the last line of CMD's stderr. The lease is renewed while CMD runs. After Ctrl-C or SIGTERM running commands may
     finish for 30 seconds; a second one ends them at once and gives their messages back.
     """
-    if line is None and concurrency is not None:
-        raise click.UsageError("--concurrency needs --exec")
+    if line is None and (concurrency is not None or timeout is not None):
+        raise click.UsageError(f"{'--timeout' if concurrency is None else '--concurrency'} needs --exec")
     if line is not None and (ack or as_json):
         raise click.UsageError(f"{'--ack' if ack else '--json'} and --exec exclude each other")
     argv = [] if line is None else command_line(line)
@@ -87,7 +89,9 @@ def consume(
     with opened(create=patience > 0, consumer=consumer) as mq:
         source = mq.queue(queue) if patience else known(mq, queue)
         if argv:
-            execution = Execution(source, argv, current_url(), concurrency=concurrency or 1, seconds=seconds)
+            execution = Execution(
+                source, argv, current_url(), concurrency=concurrency or 1, seconds=seconds, timeout=timeout
+            )
             taken = execution.run(wait=patience, count=limit)
         else:
             with unwinding_on_sigterm():

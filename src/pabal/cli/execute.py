@@ -52,9 +52,19 @@ def command_line(text: str) -> list[str]:
 class Execution:
     """One command over the messages of one queue."""
 
-    def __init__(self, queue: Queue, argv: Sequence[str], url: str, *, concurrency: int, seconds: float | None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        argv: Sequence[str],
+        url: str,
+        *,
+        concurrency: int,
+        seconds: float | None,
+        timeout: float | None = None,
+    ) -> None:
         self._queue = queue
         self._argv = list(argv)
+        self._timeout = timeout
         self._url = url
         self._worker = worker(queue, self._handle, concurrency=concurrency, seconds=seconds)
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -110,8 +120,10 @@ class Execution:
             delivery.release()
             self._tell(delivery, f"given back: {last or 'stopped'}")
         else:
-            reason = f"{_ending(status)}: {last}" if last else _ending(status)
-            delivery.fail(FailureCode.HANDLER_ERROR, reason)
+            ending = f"took longer than {self._timeout:g} s" if status == _TIMED_OUT else _ending(status)
+            reason = f"{ending}: {last}" if last else ending
+            code = FailureCode.HANDLER_TIMEOUT if status == _TIMED_OUT else FailureCode.HANDLER_ERROR
+            delivery.fail(code, reason)
             self._tell(delivery, f"failed, {reason}; {self._fate(delivery)}")
 
     def _run(self, delivery: Delivery) -> tuple[int, str]:
@@ -137,11 +149,23 @@ class Execution:
         try:
             if self._abandoned:
                 self._abandon()  # it started between the signal and here
-            status = process.wait()
+            status = self._wait(process)
         finally:
             self._running.discard(process)
         reader.join(timeout=1.0)  # a grandchild may keep stderr open for ever
         return status, last[-1] if last else ""
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a command's end; end it and all that it started when its time is over."""
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(self._timeout)
+        for number, mercy in ((signal.SIGTERM, _MERCY), (signal.SIGKILL, None)):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(mercy)
+                break
+        return _TIMED_OUT
 
     def _environment(self, delivery: Delivery) -> dict[str, str]:
         message = delivery.message
@@ -168,7 +192,7 @@ class Execution:
             click.echo(f"{delivery.message.id} attempt {delivery.attempt}: {clean(what)}", err=True)
 
 
-_NOT_STARTED = 1 << 16
+_NOT_STARTED, _TIMED_OUT = 1 << 16, 1 << 17
 
 
 def _later(seconds: float, call: Callable[[], None]) -> None:

@@ -170,7 +170,8 @@ def archive_dlq(queue: str, reason: str, older_than: float, as_json: bool) -> No
 def quarantine(message_key: str, queue: str, reason: str, older_than: float, as_json: bool) -> None:
     """Set dead messages apart.
 
-    They move with their failure to a paused queue beside theirs, where no retention and no reprocess reaches them. `pabal mq release` brings them back.
+    They move with their failure to a paused queue beside theirs, where no retention and no reprocess reaches them.
+    `pabal mq release` brings them back.
 
     \b
     Example:

@@ -135,8 +135,21 @@ def _metric_lines(data: Document) -> list[str]:
     lines = fact_lines(facts)
     rows = [_queue_row(name, found) for name, found in data.get("queues", {}).items()]
     if rows:
-        heads = ("QUEUE", "READY", "INFLIGHT", "DEAD", "OLDEST", "IN/S", "OUT/S", "FAILED", "WAITED", "WORKED", "")
-        lines += ["", *table(heads, rows, right=" rrrrrrrrr")]
+        heads = (
+            "QUEUE",
+            "READY",
+            "DELAYED",
+            "INFLIGHT",
+            "DEAD",
+            "OLDEST",
+            "IN/S",
+            "OUT/S",
+            "FAILED",
+            "WAITED",
+            "WORKED",
+            "",
+        )
+        lines += ["", *table(heads, rows, right=" rrrrrrrrrr")]
     deaths = [
         (name, code, counts)
         for name, found in data.get("queues", {}).items()
@@ -152,7 +165,7 @@ def _queue_row(name: str, found: Document) -> list[str]:
     oldest = found["oldestReadySeconds"]
     return [
         clean(name),
-        *(str(found[state] or "·") for state in ("ready", "inflight", "dead")),
+        *(str(found[state] or "·") for state in ("ready", "delayed", "inflight", "dead")),
         "·" if oldest is None else span(oldest),
         f"{found['inPerSecond']:.1f}",
         f"{found['outPerSecond']:.1f}",

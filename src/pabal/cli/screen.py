@@ -31,8 +31,7 @@ class StatusLine:
             return
         self._drawn = now
         width = shutil.get_terminal_size().columns - 1
-        # Clear, write, back to the start: what is typed or logged next begins on a clean line.
-        sys.stdout.write(f"\r\x1b[2K{clip(self._text(report, since), width)}\r")
+        sys.stdout.write(f"\r\x1b[2K{clip(self._text(report, since), width)}")
         sys.stdout.flush()
 
     def _text(self, report: Report, since: float) -> str:

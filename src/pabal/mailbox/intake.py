@@ -17,13 +17,15 @@ _MOST_KNOWN = 50_000  # names kept in memory; the rest is found by listing again
 class Intake:
     """The names that wait in a folder. What came lately is taken beside what has been waiting, not after it."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, watched: bool = True) -> None:
         self._folder = folder
         self._fresh: deque[str] = deque()
         self._backlog: deque[str] = deque()
         self._stuck: set[str] = set()
         self._unlisted = True  # there may be names that nobody told us of
         self.inotify: Inotify | None = None
+        if not watched:
+            return
         with suppress(OSError):
             self.inotify = Inotify()
             self.inotify.add(folder, ARRIVALS)

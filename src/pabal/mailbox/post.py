@@ -60,15 +60,22 @@ class PostRoom:
     def __init__(self, folders: Folders, clock: Clock) -> None:
         self._folders = folders
         self._clock = clock
-        self.intake = Intake(folders.requests)
+        self.intake = Intake(folders.requests, watched=folders.settings.watched)
         self._held: set[str] = set()  # names in processing/ that are in hand
         self._unripe: list[tuple[float, str, str, float]] = []  # a heap: (look again at, claimed, name, first read at)
         self._repeated: set[str] = set()  # of these, those that lay there at the start
         self._unsent: list[Letter] = []
         self._taken: Counter[str] = Counter()  # since the box became too full
-        self._left = sorted(name for name in os.listdir(folders.processing) if not is_draft(name))
+        self._left: list[str] = []
+        self.look()
 
     # In
+
+    def look(self) -> None:
+        """Have everything found that nobody told us of: what waits, and what lies in processing/ in nobody's hand."""
+        self.intake.look()
+        names = os.listdir(self._folders.processing)
+        self._left = sorted(name for name in names if not is_draft(name) and name not in self._held)
 
     def collect(self) -> Iterator[Letter]:
         """Yield what was left by a crash, then what arrived, in order."""

@@ -99,7 +99,7 @@ class MailboxServer:
         for queue in rung:
             self._bells.ring(queue)
         if self._cleaner.clean():
-            self._post.intake.look()
+            self._post.look()
         return self.tally.answered - before
 
     def next_due(self) -> float | None:
@@ -111,7 +111,7 @@ class MailboxServer:
         found += [max(0.0, task.until - now) for task in self._parked]
         found += [self.desk.store.next_due(queue) for queue in {_queue(task) for task in self._parked}]
         if self._post.intake.inotify is None:
-            found.append(1.0)
+            found.append(self._folders.settings.poll_seconds)
         return min((max(0.0, due) for due in found if due is not None), default=None)
 
     def close(self) -> None:

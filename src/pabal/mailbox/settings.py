@@ -21,6 +21,8 @@ class MailboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     archive: str = "archive"
     stale_seconds: float = 30.0  # a claimed file that cannot be read whole by then is dead
     answers_kept: float = 300.0
+    watched: bool = True  # woken by what arrives; else it is looked for
+    poll_seconds: float = 1.0  # so often, where nothing wakes
     dead_kept: float = 7 * 86400.0
     oldest_request: float = 300.0  # an older one could have been run before its effects were forgotten
     longest_wait: float = 60.0  # that a consume may ask for

@@ -23,6 +23,7 @@ from pabal.policy import DEFAULT_MAX_BYTES, LARGEST_MAX_BYTES
 from pabal.store import Dead, Done, Draft, Entry, Failure, Finding, Lease, Receipt, Retry, Settlement, State, Terms
 from pabal.store import Verdict as StoreVerdict
 
+_GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
@@ -33,7 +34,7 @@ class WireTerms(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
 
 
 class WireDraft(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
-    """`givenId` false is the client's word that nobody has asked for this id before, nor will again."""
+    """`givenId` false is the client's word that nobody has asked for this id before, nor will again; UUIDv7 only."""
 
     queue: str
     message: Envelope
@@ -109,7 +110,8 @@ def draft_of(found: WireDraft | PlainDraft, *, repeated: bool = False) -> Draft:
     if found.delay:
         check_seconds("delay", found.delay)
     message = _plain(found.message) if isinstance(found, PlainDraft) else _whole(found.message)
-    return Draft(found.queue, message, found.delay, repeated or found.given_id, terms)
+    given = repeated or found.given_id or not _GENERATED.fullmatch(message.id)
+    return Draft(found.queue, message, found.delay, given, terms)
 
 
 def _terms_of(found: WireTerms) -> Terms:

@@ -70,16 +70,13 @@ class Manager:
                     raise  # it never worked: the operator should know at once
                 self._wait_out(exc)
         self._notifier.stopping()
-        log.info("stopped", extra={"pabal": {"judged": self._judged()}})
+        log.info("stopped")
 
     def stop(self) -> None:
         """End `run` once what was taken is answered. From any thread."""
         self._stopping = True
         if self._service is not None:
             self._service.stop()
-
-    def _judged(self) -> int:
-        return sum(found.counts["retried"] + found.counts["dead"] for found in self.metrics.queues.values())
 
     def _serve(self) -> None:
         with ExitStack() as stack:
@@ -119,6 +116,8 @@ class Manager:
             dead=ipc.dead_dir,
             stale_seconds=ipc.stale_timeout_ms / 1000,
             answers_kept=ipc.responses_kept_ms / 1000,
+            watched=ipc.use_folder_watcher,
+            poll_seconds=ipc.poll_interval_ms / 1000,
             max_bytes=ipc.max_request_bytes,
             max_waiting_per_client=ipc.max_waiting_per_client,
             queues=self.config.queues,

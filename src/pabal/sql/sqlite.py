@@ -63,9 +63,15 @@ class Database:
     """
 
     def __init__(
-        self, path: Path, *, prepare: Callable[[Connection], None], committed: Callable[[dict[str, int]], None]
+        self,
+        path: Path,
+        *,
+        prepare: Callable[[Connection], None],
+        committed: Callable[[dict[str, int]], None],
+        busy: float = BUSY_SECONDS,
     ) -> None:
         self.path = path
+        self._busy = busy
         self.ballast = Ballast(path.with_name(f"{path.name}.ballast"))
         self._ballast_name = f"{path}.ballast"
         self._prepare = prepare
@@ -152,7 +158,7 @@ class Database:
         return self._writer
 
     def _connect(self, prepare: Callable[[Connection], None]) -> Connection:
-        connection = connect(self.path)
+        connection = connect(self.path, self._busy)
         try:
             connection.execute("begin immediate")
             prepare(connection)
@@ -165,7 +171,7 @@ class Database:
         return connection
 
     def _open_reader(self) -> Connection:
-        self._reader = connect(self.path)
+        self._reader = connect(self.path, self._busy)
         self._reader.execute("pragma query_only = on")
         return self._reader
 
@@ -292,7 +298,7 @@ class Database:
             return StoreFull(f"no room left while {doing} {self.path}: free some space and repeat")
         if isinstance(exc, apsw.BusyError | apsw.LockedError):
             return StoreFailed(
-                f"another program kept {self.path} locked for {BUSY_SECONDS} seconds: repeat when it ends"
+                f"another program kept {self.path} locked for {self._busy:g} seconds: repeat when it ends"
             )
         if not isinstance(exc, _HARMLESS):
             self._break(str(exc))
@@ -336,10 +342,10 @@ class Database:
         self._fresh_locks()
 
 
-def connect(path: Path) -> Connection:
+def connect(path: Path, busy: float = BUSY_SECONDS) -> Connection:
     """Open one connection, in WAL mode and synced; refuse it if SQLite will not have it so."""
     connection = apsw.Connection(os.fspath(path))
-    connection.set_busy_timeout(BUSY_SECONDS * 1000)
+    connection.set_busy_timeout(round(busy * 1000))
     # Else a plan that might use a partial index is made anew whenever a parameter changes, at ten times the cost.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     if sys.platform == "darwin":

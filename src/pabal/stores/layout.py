@@ -68,6 +68,7 @@ class NativeLayout:
     dead: str = "dead"
     done: str = "done"
     corrupt: str = "corrupt"
+    meta: str = ""  # below it lies what is the store's own, each queue's in a folder of its name; else with the queue
     codec: Codec = JsonCodec()
     native: bool = True
     mirror: bool = False
@@ -77,17 +78,22 @@ class NativeLayout:
         names = [getattr(self, state.value) for state in State]
         for name in names:
             check_name(name, "directory")
+        if self.meta:
+            check_name(self.meta, "directory")
         if len({*names, "tmp", "dedup", "why"}) < len(names) + 3:
             raise InvalidInput(f"each state needs a directory of its own, not tmp, dedup or why; found {names}")
 
     def directory(self, queue: str, state: State) -> str:
+        if queue == self.meta:
+            raise InvalidName(f"{queue} is the folder of what is the store's own: no queue can be called so")
         return f"{queue}/{getattr(self, state.value)}"
 
     def private(self, queue: str) -> str:
-        return queue
+        return f"{self.meta}/{queue}" if self.meta else queue
 
     def queues(self, root: Path) -> list[str]:
-        return [entry.name for entry in os.scandir(root) if _is_queue(entry, self.ready)]
+        entries = (entry for entry in os.scandir(root) if entry.name != self.meta)
+        return [entry.name for entry in entries if _is_queue(entry, self.ready)]
 
     def stem(self, message: Message) -> str:
         return message.id

@@ -24,6 +24,14 @@ insert into messages (queue_id, state, attempt, priority, due_at, moment, id, ta
 expires_at, failure, crc, document) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
+class Tables(NamedTuple):
+    """What the original's tables are called, and SQL that makes them in a new database, with their names left open."""
+
+    kv: str = "kv"
+    msg_index: str = "msg_index"
+    template: str = ""
+
+
 class Found(NamedTuple):
     """A message as the two tables tell it; times in seconds."""
 
@@ -38,6 +46,25 @@ class Found(NamedTuple):
     died_at: float
     target: str
     expires_at: float | None
+
+
+def prepare_tables(connection: Connection, named: Tables) -> None:
+    """Run the template in a new database, and give tables of other names those that are taken over."""
+    found = {row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'")}
+    if named.template and not found:
+        sql = named.template.replace("{{kv_table}}", named.kv).replace("{{msg_index_table}}", named.msg_index)
+        connection.execute(sql).fetchall()
+        found = {named.kv, named.msg_index}
+    for name, ours in ((named.kv, "kv"), (named.msg_index, "msg_index")):
+        if name != ours and name in found:
+            connection.execute(f'alter table "{name}" rename to {ours}')
+
+
+def show_tables(connection: Connection, named: Tables) -> None:
+    """Offer the views under the names that are asked for too."""
+    for name, ours in ((named.kv, "kv"), (named.msg_index, "msg_index")):
+        if name != ours:
+            connection.execute(f'create view if not exists "{name}" as select * from {ours}')
 
 
 def set_tables_aside(connection: Connection) -> bool:

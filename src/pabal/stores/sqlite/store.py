@@ -19,7 +19,7 @@ from pabal.errors import DecodeError, PabalError, Uncertain
 from pabal.ids import new_token
 from pabal.names import check_name
 from pabal.sql.migrate import fact, migrate, set_fact
-from pabal.sql.sqlite import Conflict, Connection, Database, Transaction, table_names
+from pabal.sql.sqlite import BUSY_SECONDS, Conflict, Connection, Database, Transaction, table_names
 from pabal.store import Draft, Entry, Finding, Lease, Outcome, Published, Receipt, Settlement, State
 from pabal.stores.place import require_local
 from pabal.stores.sqlite import moves, reads
@@ -28,10 +28,11 @@ from pabal.stores.sqlite.bodies import Bodies, InRow
 from pabal.stores.sqlite.check import check
 from pabal.stores.sqlite.desk import Desk
 from pabal.stores.sqlite.rows import CORRUPT, INFLIGHT, STATES, failure_of, fault, read_message
-from pabal.stores.sqlite.seed import adopt, set_tables_aside
+from pabal.stores.sqlite.seed import Tables, adopt, prepare_tables, set_tables_aside, show_tables
 from pabal.stores.sqlite.settle import Settling, set_aside
 from pabal.watch import PathWatch
 
+_USUAL = Tables()
 SWEEPER_SECONDS = 5.0  # how long who took over a message has to settle it
 
 
@@ -39,7 +40,14 @@ class SqliteStore:
     """Messages in one SQLite file. Threads and processes may share it."""
 
     def __init__(
-        self, path: Path, *, clock: Clock | None = None, codec: Codec | None = None, bodies: Bodies | None = None
+        self,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        codec: Codec | None = None,
+        bodies: Bodies | None = None,
+        busy: float = BUSY_SECONDS,
+        tables: Tables = _USUAL,
     ) -> None:
         self._clock = clock or SystemClock()
         self._codec = codec or JsonCodec()
@@ -49,7 +57,8 @@ class SqliteStore:
         self._boot_id = ""
         path = Path(os.path.abspath(path))
         require_local(path.parent)
-        self._db = Database(path, prepare=self._prepare, committed=self._ring)
+        self._tables = tables
+        self._db = Database(path, prepare=self._prepare, committed=self._ring, busy=busy)
         self._bells = Bells(path.with_name(f"{path.name}.bells"))
         self._desk = Desk(self._db, self._codec, self._bodies)
 
@@ -357,10 +366,13 @@ class SqliteStore:
     # Opening
 
     def _prepare(self, connection: Connection) -> None:
+        if self._tables != _USUAL:
+            prepare_tables(connection, self._tables)
         seed = set_tables_aside(connection)
         migrate(connection, "queues", __package__)
         if seed:
             adopt(connection, self._codec, self._bodies, self._clock)
+        show_tables(connection, self._tables)
         self._settle_boot(connection)
 
     def _settle_boot(self, connection: Connection) -> None:
