@@ -14,7 +14,6 @@ from pabal.errors import InvalidUrl, StoreMissing
 from pabal.queue import Queue
 from pabal.store import Store
 
-
 _SCHEMES = ("sqlite", "file", "hybrid", "mailbox")
 
 

@@ -311,9 +311,11 @@ class LeasedByAll(MemoryStore):
 
 
 class PurgeTakesInflight(MemoryStore):
-    def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:
+    def purge(
+        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
+    ) -> int:
         if state is not State.INFLIGHT:
-            return super().purge(queue, state, age=age, limit=limit)
+            return super().purge(queue, state, age=age, limit=limit, ids=ids)
         held = [row.id for row in self._rows(queue) if row.state is state]
         for id in held:
             del self._place.rows[queue][id]
@@ -321,8 +323,10 @@ class PurgeTakesInflight(MemoryStore):
 
 
 class PurgeIgnoresAge(MemoryStore):
-    def purge(self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000) -> int:
-        return super().purge(queue, state, limit=limit)
+    def purge(
+        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
+    ) -> int:
+        return super().purge(queue, state, limit=limit, ids=ids)
 
 
 class SizeInCharacters(MemoryStore):
