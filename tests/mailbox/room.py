@@ -89,6 +89,7 @@ class Room:
         draft = self.root / "requests" / f"{name}.tmp"
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(fd, data)
+        os.utime(fd, (self.clock.now(), self.clock.now()))
         os.close(fd)
         draft.rename(self.root / "requests" / name)
         return name

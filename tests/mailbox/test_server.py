@@ -107,6 +107,7 @@ def test_a_half_written_file_waits_until_it_is_whole(room: Room, clock: ManualCl
     path = room.root / "requests" / "half.json"
     fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     os.write(fd, text[:30])
+    os.utime(fd, (clock.now(), clock.now()))
     room.server._post.intake.look()
     assert room.server.step() == 0 and room.answer("half.json") is None
     due = room.server.next_due()
