@@ -77,6 +77,18 @@ def _check_items(items: Any, depth: int) -> None:
 def read(data: bytes, depth: int = MAX_DEPTH) -> Any:
     """Parse JSON text from outside; raise the InvalidInput that names what is wrong with it."""
     try:
+        value = decode(data)
+        if b"\\" not in data and encode(value).count(b'"') == data.count(b'"'):
+            # No key was named twice, or its quotes would be missing; and nothing was escaped that could be a surrogate.
+            check(value, depth)
+            return value
+    except (InvalidInput, ValueError, OverflowError, RecursionError):
+        pass  # whatever it is, what follows says it better
+    return _read_slowly(data, depth)
+
+
+def _read_slowly(data: bytes, depth: int) -> Any:
+    try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise NotUtf8(f"JSON must be UTF-8: {exc.reason} at byte {exc.start}") from exc

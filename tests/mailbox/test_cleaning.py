@@ -20,7 +20,7 @@ def folders(tmp_path: Path) -> Folders:
 
 
 def touch(path: str) -> str:
-    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).parent.mkdir(exist_ok=True, parents=True)
     Path(path).write_text("{}")
     return path
 
@@ -71,7 +71,7 @@ def test_a_dead_request_is_kept_from_when_it_died(folders: Folders) -> None:
 
 def test_drafts_that_were_never_finished_are_removed(folders: Folders) -> None:
     draft, request = touch(f"{folders.requests}/x.json.tmp"), touch(f"{folders.requests}/y.json")
-    spare = touch(f"{folders.responses}/me/.spare-answer")
+    spare = touch(f"{folders.responses}/me/.spare/answer-1")
     clean(folders, 3601)
     assert not os.path.exists(draft) and not os.path.exists(spare) and os.path.exists(request)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pabal.clock import Clock
 from pabal.mailbox.folders import Folders
 from pabal.mailbox.intake import is_draft
+from pabal.mailbox.recycling import SPARE
 
 EVERY = 10.0  # seconds
 _DRAFTS_KEPT = 3600.0
@@ -44,6 +45,8 @@ class Cleaner:
             for client in clients:
                 if client.is_dir(follow_symlinks=False):
                     self._remove_old(client.path, settings.answers_kept)
+                    with suppress(FileNotFoundError):
+                        self._remove_old(f"{client.path}/{SPARE}", settings.answers_kept)
         return True
 
     def _is_stepped(self) -> bool:
@@ -55,7 +58,7 @@ class Cleaner:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(OSError):  # gone meanwhile, or not ours to remove
-                    if drafts_only and not is_draft(entry.name):
+                    if entry.name == SPARE or (drafts_only and not is_draft(entry.name)):
                         continue
                     about = entry.stat(follow_symlinks=False)
                     # When it came here, not when its writer says it was written.

@@ -16,12 +16,12 @@ import msgspec
 
 from pabal import jsontext
 from pabal.clock import Clock, SystemClock
-from pabal.durable import translated
+from pabal.durable import translated, write_new
 from pabal.errors import NoAnswer, Refused, StoreMissing
 from pabal.ids import IdMaker
 from pabal.mailbox.folders import SUFFIX
 from pabal.mailbox.protocol import Code
-from pabal.mailbox.recycling import SPARE_ANSWER, SPARE_REQUEST, keep, write_draft
+from pabal.mailbox.recycling import keep, put
 from pabal.mailbox.settings import MailboxSettings
 from pabal.names import check_name
 from pabal.watch import MOVED_TO, PathWatch
@@ -125,12 +125,13 @@ class Mailbox:
         try:
             with translated(f"writing a request to {self._requests}"):
                 self._submit(name, data)
-            while (answer := self._read(name)) is None:
+            while True:
                 remaining = deadline - time.monotonic()
+                watch.wait(min(max(remaining, 0.0), SLOW_POLL))  # armed before the request: nothing is missed
+                if (answer := self._read(name)) is not None:
+                    return answer
                 if remaining <= 0:
                     raise self._given_up(name, timeout)
-                watch.wait(min(remaining, SLOW_POLL))
-            return answer
         finally:
             self._watches.append(watch)
 
@@ -139,13 +140,18 @@ class Mailbox:
             self._watches.pop().close()
 
     def _submit(self, name: str, data: bytes) -> None:
-        draft = f"{self._requests}/{name}.tmp"
-        write_draft(draft, data, f"{self._answers}/{SPARE_REQUEST}")
-        if self._foreign:
+        path = f"{self._requests}/{name}"
+        if not self._foreign:
+            put(path, data, folder=self._answers, kind="request")
+            return
+        fd = write_new(f"{path}.tmp", data)
+        try:
             # For the manager, who is in this user's own group, and for nobody else in the group of all clients.
-            os.chown(draft, -1, os.getegid())
-            os.chmod(draft, 0o640)
-        os.rename(draft, f"{self._requests}/{name}")
+            os.fchown(fd, -1, os.getegid())
+            os.fchmod(fd, 0o640)
+        finally:
+            os.close(fd)
+        os.rename(f"{path}.tmp", path)
 
     def _read(self, name: str) -> bytes | None:
         path = f"{self._answers}/{name}"
@@ -154,7 +160,7 @@ class Mailbox:
                 data = file.read()
         except FileNotFoundError:
             return None
-        keep(path, f"{self._answers}/{SPARE_ANSWER}")
+        keep(path, folder=self._answers, kind="answer")
         return data
 
     def _given_up(self, name: str, timeout: float) -> NoAnswer:

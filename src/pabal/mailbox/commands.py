@@ -46,7 +46,7 @@ def publish(desk: Desk, request: Request) -> Work:
     asked = request.read(_Publish)
     queue = desk.queue(asked.queue)
     desk.check_sender(request, asked.sender)
-    options: Options = {
+    said: Options = {
         "id": asked.message_id or desk.message_id(request),
         "type": asked.type,
         "version": asked.version,
@@ -63,11 +63,11 @@ def publish(desk: Desk, request: Request) -> Work:
         "delay": asked.delay_ms / 1000,
     }
     if asked.ttl_sec is not None:
-        options["ttl"] = asked.ttl_sec
+        said["ttl"] = asked.ttl_sec
     # Text is JSON text, as it always was here; anything else is the message itself.
     body = jsontext.read(asked.message.encode()) if isinstance(asked.message, str) else asked.message
 
-    draft = queue.draft(body, **options)
+    draft = queue.draft(body, **said)
 
     def finish(found: Sequence[Published]) -> dict[str, Any]:
         [(id, duplicate)] = found

@@ -15,7 +15,7 @@ from pabal import jsontext
 from pabal.durable import make_dirs, translated, write_new
 from pabal.errors import NotARegularFile, StoreRefused
 from pabal.ids import new_token
-from pabal.mailbox.recycling import SPARE_ANSWER, SPARE_REQUEST, keep, write_draft
+from pabal.mailbox.recycling import keep, put
 from pabal.mailbox.settings import MailboxSettings
 from pabal.names import check_id, check_name
 
@@ -76,33 +76,29 @@ class Folders:
     def answer(self, client: str, name: str, data: bytes) -> None:
         """Put an answer where its client looks for it."""
         folder = f"{self.responses}/{client}"
-        draft = f"{folder}/.{new_token()}.tmp"
         try:
-            self._write(draft, data, folder)
+            self._put(folder, name, data)
         except FileNotFoundError:
             make_dirs(Path(folder))
-            self._write(draft, data, folder)
-        try:
-            os.rename(draft, f"{folder}/{name}")
-        except OSError:
-            os.unlink(draft)
-            raise
+            self._put(folder, name, data)
 
-    def _write(self, draft: str, data: bytes, folder: str) -> None:
+    def _put(self, folder: str, name: str, data: bytes) -> None:
         if not self._shared:
-            write_draft(draft, data, f"{folder}/{SPARE_ANSWER}")
+            put(f"{folder}/{name}", data, folder=folder, kind="answer")
             return
+        draft = f"{folder}/.{new_token()}.tmp"
         fd = write_new(draft, data, mode=0o640)
         try:
             os.fchmod(fd, 0o640)  # whatever the umask says: the client's group must be able to read it
         finally:
             os.close(fd)
+        os.rename(draft, f"{folder}/{name}")
 
     def finish(self, claimed: str, client: str) -> None:
         """Let go of a request that was answered; where they are of one user, its client may use the file again."""
         path = f"{self.processing}/{claimed}"
         if not self._shared:
-            keep(path, f"{self.responses}/{client}/{SPARE_REQUEST}")
+            keep(path, folder=f"{self.responses}/{client}", kind="request")
         else:
             with suppress(FileNotFoundError):
                 os.unlink(path)

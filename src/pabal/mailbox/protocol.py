@@ -142,6 +142,8 @@ _decode = msgspec.json.Decoder(_Document | list[_Document]).decode
 
 def read_paper(data: bytes) -> Paper:
     """Read a request file; what is wrong with it comes back as problems, never as an exception."""
+    if b'"store.' not in data[:400]:
+        return _read_strictly(data)
     try:
         found = _decode(data)
     except (ValueError, RecursionError):  # whatever it is, the strict reader below says it better

@@ -3,6 +3,8 @@
 A file system looks long for a fresh inode where many were freed lately: making a file can cost more than a commit. So
 each client's request and answer files go round between it and the manager. A file only ever carries requests of one
 client, or answers to one client: who still has an old one open can see and spoil nothing but its own.
+
+Spare files and drafts lie in a folder of their own, where nobody listens: only whole files are heard to arrive.
 """
 
 from __future__ import annotations
@@ -12,27 +14,45 @@ import stat
 from contextlib import suppress
 
 from pabal.durable import write_new
+from pabal.ids import new_token
 
-SPARE_ANSWER, SPARE_REQUEST = ".spare-answer", ".spare-request"
+SPARE = ".spare"  # the folder, within that of a client's answers
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def write_draft(draft: str, data: bytes, spare: str) -> None:
-    """Write a whole file to be renamed into place, of the spare one if that is there."""
-    if not _write_over(draft, data, spare):
-        os.close(write_new(draft, data))
+def put(path: str, data: bytes, *, folder: str, kind: str) -> None:
+    """Put a whole file in place, of a spare one of its kind if there is one."""
+    draft = f"{folder}/{SPARE}/{new_token()}.tmp"
+    if not any(_write_over(spare, draft, data) for spare in _spares(folder, kind)):
+        try:
+            os.close(write_new(draft, data))
+        except FileNotFoundError:
+            with suppress(FileExistsError):  # another thread was faster
+                os.mkdir(f"{folder}/{SPARE}", 0o700)
+            os.close(write_new(draft, data))
+    try:
+        os.rename(draft, path)
+    except OSError:
+        os.unlink(draft)
+        raise
 
 
-def keep(path: str, spare: str) -> None:
-    """Keep a file for the next time, or remove it if one is kept already."""
+def keep(path: str, *, folder: str, kind: str) -> None:
+    """Keep a file for another time, or remove it if enough are kept already."""
     with suppress(OSError):  # gone, or not ours to move
-        if os.path.lexists(spare):
-            os.unlink(path)
-        else:
-            os.rename(path, spare)
+        for spare in _spares(folder, kind):
+            if not os.path.lexists(spare):
+                os.rename(path, spare)
+                return
+        os.unlink(path)
 
 
-def _write_over(draft: str, data: bytes, spare: str) -> bool:
+def _spares(folder: str, kind: str) -> tuple[str, str]:
+    # Two: a client that asks again at once does so before the manager has given the last file back.
+    return f"{folder}/{SPARE}/{kind}-1", f"{folder}/{SPARE}/{kind}-2"
+
+
+def _write_over(spare: str, draft: str, data: bytes) -> bool:
     try:
         os.rename(spare, draft)  # first, so that nobody else takes it too
         fd = os.open(draft, _WRITE)
