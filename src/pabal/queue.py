@@ -98,76 +98,69 @@ class Queue:
 
     def publish(self, body: Json | bytes, **options: Unpack[Options]) -> Published:
         """Store one message durably; the answer says its id and whether it was there already."""
-        return self.store.publish([self.draft(body, **options)])[0]
+        return self.store.publish([self._draft(body, *self._read(options))])[0]
 
     def publish_many(
         self, bodies: Iterable[Json | bytes | Message | Draft], **options: Unpack[Options]
     ) -> list[Published]:
         """Store many messages with one flush. Takes bodies (to which the options apply), messages and drafts."""
-        items = list(bodies)
-        made = iter(self._drafts([item for item in items if not isinstance(item, (Message, Draft))], options))
+        said = self._read(options)
         drafts = [
-            item if isinstance(item, Draft) else self._draft_of(item) if isinstance(item, Message) else next(made)
-            for item in items
+            item
+            if isinstance(item, Draft)
+            else self._draft_of(item)
+            if isinstance(item, Message)
+            else self._draft(item, *said)
+            for item in bodies
         ]
         return self.store.publish(drafts) if drafts else []
+
+    def draft(self, body: Json | bytes, **options: Unpack[Options]) -> Draft:
+        """Make a message for this queue without publishing it: for `ack(then=[…])` and `publish_many`."""
+        return self._draft(body, *self._read(options))
+
+    def _read(self, options: Options) -> tuple[str, float, dict[str, Any]]:
+        """Return the id that the options give, the delay, and the fields of the message."""
+        policy = self.policy
+        fields: dict[str, Any] = {"created_at": round(self._clock.now(), 3)}
+        if not (options or policy.ttl):
+            return "", 0.0, fields
+        fields |= options
+        given, delay = fields.pop("id", ""), check_seconds("delay", fields.pop("delay", 0.0))
+        ttl = check_seconds("ttl", fields.pop("ttl")) if "ttl" in fields else policy.ttl
+        if ttl:
+            fields["expires_at"] = round(fields["created_at"] + ttl, 3)
+        if "priority" in fields:
+            fields["priority"] = priority_of(fields["priority"])
+        check_message(Message(id=given or "any", body=None, **fields))
+        return given, delay, fields
+
+    def _draft(self, body: Json | bytes, given: str, delay: float, fields: dict[str, Any]) -> Draft:
+        if type(body) is not bytes:
+            check(body)
+        message = Message(id=given or self._ids(), body=body, **fields)
+        return self._fit(message) or Draft(self.name, message, delay, given != "", self._in_force.terms)
 
     def _draft_of(self, message: Message) -> Draft:
         policy = self.policy
         check_message(message)
         if policy.ttl and message.expires_at is None:
             message = replace(message, expires_at=round(message.created_at + policy.ttl, 3))
-        draft = Draft(self.name, message, terms=self._in_force.terms)
-        for reason in self._wrong([message.body]).values():
-            return refused(policy, self.name, message, self.failure(FailureCode.VALIDATION_ERROR, reason, 0))
-        return draft
+        return self._fit(message) or Draft(self.name, message, terms=self._in_force.terms)
 
-    def draft(self, body: Json | bytes, **options: Unpack[Options]) -> Draft:
-        """Make a message for this queue without publishing it: for `ack(then=[…])` and `publish_many`."""
-        return self._drafts([body], options)[0]
-
-    def _drafts(self, bodies: Sequence[Json | bytes], options: Options) -> list[Draft]:
-        policy = self.policy
-        for body in bodies:
-            if type(body) is not bytes:
-                check(body)
-        wrong = self._wrong(bodies)
-        fields: dict[str, Any] = {**options}
-        delay = check_seconds("delay", fields.pop("delay")) if "delay" in fields else 0.0
-        ttl = check_seconds("ttl", fields.pop("ttl")) if "ttl" in fields else policy.ttl
-        given = fields.pop("id", "")
-        fields["created_at"] = now = round(self._clock.now(), 3)
-        if ttl:
-            fields["expires_at"] = round(now + ttl, 3)
-        if "priority" in fields:
-            fields["priority"] = priority_of(fields["priority"])
-        ids = [given] * len(bodies) if given else self._ids.many(len(bodies))
-        if bodies and (len(fields) > 1 or given):
-            check_message(Message(id=ids[0], body=None, **fields))  # the bodies are checked already
-        name, terms, is_given = self.name, self._in_force.terms, bool(given)
-        drafts = [
-            Draft(name, Message(id=id, body=body, **fields), delay, is_given, terms)
-            for id, body in zip(ids, bodies, strict=True)
-        ]
-        for number, reason in wrong.items():
-            failure = self.failure(FailureCode.VALIDATION_ERROR, reason, 0)
-            drafts[number] = refused(policy, name, drafts[number].message, failure)
-        return drafts
-
-    def _wrong(self, bodies: Sequence[Json | bytes]) -> dict[int, str]:
-        """Return the places of bodies that shall go to the dead letters, and why; raise where they are refused."""
-        found: dict[int, str] = {}
+    def _fit(self, message: Message) -> Draft | None:
+        """Hold the body against the queue's schema: raise if it is refused, return a dead letter in its stead, or None."""
         in_force = self._in_force
         if in_force.check is None:
-            return found
-        for number, body in enumerate(bodies):
-            try:
-                in_force.check(body)
-            except ValidationFailed as exc:
-                if in_force.policy.on_invalid == "refuse":
-                    raise
-                found[number] = str(exc)
-        return found
+            return None
+        try:
+            in_force.check(message.body)
+        except ValidationFailed as exc:
+            if in_force.policy.on_invalid == "refuse":
+                raise
+            failure = self.failure(FailureCode.VALIDATION_ERROR, str(exc), 0)
+            return refused(in_force.policy, self.name, message, failure)
+        return None
 
     # Leasing
 

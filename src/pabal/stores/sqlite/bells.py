@@ -6,7 +6,6 @@ queue at once; touching the bell would cost the next commit a tenth of its speed
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pabal.durable import make_dirs, translated
@@ -23,26 +22,29 @@ class Bells:
     def ring(self, queues: Iterable[str]) -> None:
         """Wake whoever watches these queues."""
         for queue in queues:
-            with suppress(OSError):  # no bell, nobody who hears it
-                fd = self._open.get(queue)
-                if fd is None:
-                    fd = self._open[queue] = os.open(f"{self._folder}/{queue}", os.O_RDONLY | os.O_CLOEXEC)
-                os.pread(fd, 1, 0)
+            try:
+                os.pread(self._open.get(queue) or self._hang(queue), 1, 0)
+            except OSError:  # no room for a bell: who waits looks once a second all the same
+                continue
 
     def watch(self, queues: Sequence[str]) -> PathWatch:
         """Return a watch that hears these queues from now on."""
         with translated(f"watching {self._folder}"):
-            return PathWatch({self._hang(queue): ACCESS for queue in queues})
+            for queue in queues:
+                self._hang(queue)
+            return PathWatch({f"{self._folder}/{queue}": ACCESS for queue in queues})
 
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
 
-    def _hang(self, queue: str) -> str:
-        path = f"{self._folder}/{queue}"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _hang(self, queue: str) -> int:
+        fd = os.open(f"{self._folder}/{queue}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(fd, b"\n", 0)  # nothing is heard of an empty file
-        finally:
+        except OSError:
             os.close(fd)
-        return path
+            raise
+        if self._open.setdefault(queue, fd) is not fd:
+            os.close(fd)  # another thread was faster, or a watch makes sure that the file is there
+        return self._open[queue]
