@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: up demo test check soak bench clean
+.PHONY: up demo demo-kingdom test check soak bench clean
 
 up: $(VENV)/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" pabal up
+	@$(BIN)/pabal up
 
 demo: $(VENV)/installed
 	$(BIN)/pabal demo
+
+demo-kingdom: $(VENV)/tested
+	$(BIN)/python examples/kingdom/demo.py
 
 test: $(VENV)/tested check
 	$(BIN)/pytest -n $(JOBS)
@@ -21,7 +24,7 @@ check: $(VENV)/tested
 	$(BIN)/mypy
 
 soak: $(VENV)/tested
-	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) tests/crash tests/conformance tests/manager tests/mailbox
+	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) tests/crash tests/conformance tests/manager tests/mailbox tests/kingdom
 
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/run.py

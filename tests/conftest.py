@@ -1,6 +1,41 @@
-"""Lets tests import one another as `tests.…`."""
+"""Lets tests import one another as `tests.…`, and starts the servers that some of them need."""
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+if TYPE_CHECKING:
+    from tests.services.kafka import KafkaServer
+    from tests.services.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[PostgresServer]":
+    """A PostgreSQL server, started for the first test that asks and stopped after the last."""
+    from tests.services.postgres import binaries, running
+
+    if binaries() is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("CI must have PostgreSQL: run scripts/system-packages")
+        pytest.skip("needs PostgreSQL: run scripts/system-packages")
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> "Iterator[KafkaServer]":
+    """A Kafka server, started for the first test that asks and stopped after the last."""
+    from tests.services.kafka import missing, running
+
+    if reason := missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have {reason}")
+        pytest.skip(f"needs {reason}")
+    with running() as server:
+        yield server

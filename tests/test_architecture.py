@@ -8,9 +8,25 @@ import pytest
 SRC = Path(__file__).parent.parent / "src" / "pabal"
 
 VALUES = {"errors", "names", "clock", "ids", "jsontext", "message", "envelope", "policy", "rules"}
-CONTRACTS = {"store", "codec"}
+CONTRACTS = {"store", "codec", "topic"}
 PRIMITIVES = {"durable", "watch"}
-CORE = {"judge", "schema", "renewal", "delivery", "waiter", "queue", "worker"}
+CORE = {
+    "judge",
+    "schema",
+    "in_force",
+    "drafting",
+    "settling",
+    "renewal",
+    "delivery",
+    "waiter",
+    "queue",
+    "worker",
+    "moving",
+    "appending",
+    "dead_records",
+    "consuming",
+    "bridge",
+}
 
 # Each part of the package and what it may import beside itself.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -21,23 +37,47 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sql": VALUES | CONTRACTS | PRIMITIVES,
     "stores": VALUES | CONTRACTS | PRIMITIVES | {"sql", "codecs"},
     "codecs": VALUES | CONTRACTS,
+    "topics": VALUES | CONTRACTS | PRIMITIVES | {"sql", "stores"},  # the bells and places of the stores
     "mailbox": VALUES | CONTRACTS | PRIMITIVES | CORE,
     "connect": VALUES | CONTRACTS | CORE | {"stores", "mailbox"},
+    "connect_topics": VALUES | CONTRACTS | CORE | {"topics"},
     "testing": VALUES | CONTRACTS | {"codecs"},
     "runtime": VALUES | CONTRACTS | PRIMITIVES,
     "manager": VALUES | CONTRACTS | PRIMITIVES | CORE | {"mailbox", "connect", "runtime"},
-    "cli": VALUES | CONTRACTS | CORE | {"connect", "mailbox", "runtime", "manager", "__init__"},
-    "__init__": VALUES | CONTRACTS | CORE | {"connect"},
+    "ignite": VALUES | CONTRACTS | PRIMITIVES | CORE | {"codecs", "stores", "sql", "runtime"},
+    "kingdom": VALUES | CONTRACTS | PRIMITIVES | CORE | {"codecs", "stores", "connect", "runtime"},
+    "cli": VALUES
+    | CONTRACTS
+    | PRIMITIVES
+    | CORE
+    | {
+        "codecs",
+        "stores",
+        "connect",
+        "mailbox",
+        "runtime",
+        "manager",
+        "ignite",
+        "kingdom",
+        "__init__",
+        "connect_topics",
+    },
+    "__init__": VALUES | CONTRACTS | CORE | {"connect", "connect_topics"},
 }
 
 # Each third-party package and the parts that may import it.
 THIRD_PARTY: dict[str, set[str]] = {
-    "msgspec": VALUES | CONTRACTS | {"codecs", "schema", "runtime", "manager", "mailbox"},
+    "msgspec": VALUES | CONTRACTS | {"codecs", "schema", "runtime", "manager", "mailbox", "ignite", "kingdom"},
     "psutil": {"runtime"},
+    "httpx2": {"ignite", "kingdom"},
+    "slack_sdk": {"kingdom"},
+    "cronsim": {"kingdom"},
     "apsw": {"sql"},
+    "psycopg": {"sql"},
+    "confluent_kafka": {"topics"},
     "fastjsonschema": {"schema"},
     "click": {"cli"},
-    "yaml": {"cli"},
+    "yaml": {"codecs"},
     "pytest": {"testing"},
     "hypothesis": {"testing"},
 }

@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -43,12 +45,15 @@ def commands_of(block: Block) -> list[tuple[str, str]]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    pattern = ".*".join(re.escape(part) for part in shown.strip().split("…"))
-    return re.fullmatch(pattern, printed.strip(), re.S) is not None
+    # How wide a column is depends on what stands in it, and so on how long the commands before it took.
+    shown, printed = (re.sub(" {2,}", "  ", text.strip()) for text in (shown, printed))
+    pattern = ".*".join(re.escape(part) for part in re.split(" *… *", shown))
+    return re.fullmatch(pattern, printed, re.S) is not None
 
 
-def run(arguments: list[str], folder: Path) -> str:
+def run(arguments: list[str], folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> str:
     environment = {
+        **more,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
         "LANG": "C.UTF-8",
@@ -71,15 +76,18 @@ def run(arguments: list[str], folder: Path) -> str:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if runnable(page)], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_what_the_page_shows_really_runs(page: Path, tmp_path: Path) -> None:
+def test_what_the_page_shows_really_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    more: dict[str, str] = {}
+    if "postgresql:///" in page.read_text():
+        more = request.getfixturevalue("postgres").environment
     for block in blocks_of(page):
         if block.kind == "console":
             for command, shown in commands_of(block):
-                printed = run(["bash", "-c", command], tmp_path)
+                printed = run(["bash", "-c", command], tmp_path, more)
                 assert matches(shown, printed), f"$ {command}\nshown:\n{shown}\nprinted:\n{printed}"
         elif block.kind == "python":
             (tmp_path / "example.py").write_text(block.text)
-            run([sys.executable, "example.py"], tmp_path)
+            run([sys.executable, "example.py"], tmp_path, more)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -104,6 +112,14 @@ def test_every_guarantee_is_documented_and_tested() -> None:
     for number in range(1, 12):
         assert f"**G{number} " in guarantees
         assert re.search(rf"def test_g{number}_", suite + crash), f"G{number} has no test of its number"
+
+
+def test_every_guarantee_of_topics_is_documented_and_tested() -> None:
+    guarantees = (ROOT / "docs" / "guarantees.md").read_text()
+    suite = "".join(path.read_text() for path in (ROOT / "src" / "pabal" / "testing").glob("topic_*.py"))
+    for number in range(1, 11):
+        assert f"**T{number} " in guarantees
+        assert re.search(rf"def test_t{number}_", suite), f"T{number} has no test of its number"
 
 
 def test_every_error_is_documented() -> None:

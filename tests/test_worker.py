@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 import pabal
-from pabal import Delivery, Policy, Queue, RetryPolicy, State
+from pabal import Delivery, Policy, Queue, RetryPolicy, State, waiter
 from pabal.connect import Connection
 from pabal.errors import ExtraMissing, InvalidInput, StoreClosed
 from pabal.jsontext import Json
+from pabal.watch import PathWatch
 
 
 @pytest.fixture(params=["sqlite", "file"])
@@ -108,12 +109,23 @@ def test_count_bounds_what_is_taken(jobs: Queue) -> None:
     assert jobs.counts()[State.READY] == 7
 
 
-def test_stop_ends_a_sleeping_worker_at_once(jobs: Queue) -> None:
+def test_stop_ends_a_sleeping_worker_at_once(jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiter, "SLOW_POLL", 3600.0)  # from here on only a wake ends a sleep
+    asleep = threading.Event()
+    wait = PathWatch.wait
+
+    def seen(watch: PathWatch, timeout: float) -> bool:
+        asleep.set()
+        return wait(watch, timeout)
+
+    monkeypatch.setattr(PathWatch, "wait", seen)
     worker = pabal.worker(jobs, lambda delivery: None)
-    timer = threading.Timer(0.3, worker.stop)
-    timer.start()
-    worker.run()
-    timer.join()
+    running = threading.Thread(target=worker.run, daemon=True)
+    running.start()
+    assert asleep.wait(30)
+    worker.stop()
+    running.join(30)
+    assert not running.is_alive()
 
 
 def test_stop_lets_a_running_handler_finish(jobs: Queue) -> None:

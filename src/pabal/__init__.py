@@ -1,25 +1,32 @@
 """Durable message passing for teams of processes and agents: embedded first, scaled out by changing a URL."""
 
+from pabal.appending import Topic
 from pabal.clock import Clock, SystemClock
 from pabal.codec import Codec
 from pabal.connect import Connection, connect
+from pabal.connect_topics import TopicConnection, connect_topics
+from pabal.consuming import Consumer, Received, consumer
 from pabal.delivery import Delivery
 from pabal.errors import (
     DecodeError,
+    Fenced,
     InvalidInput,
     LeaseLost,
+    Outage,
     PabalError,
     QueueFull,
     QueueUnknown,
     StoreError,
     StoreFailed,
     StoreFull,
+    TopicUnknown,
     Uncertain,
 )
 from pabal.message import Message
 from pabal.policy import Backoff, DeadLetterPolicy, Policy, RetryPolicy
 from pabal.queue import Queue
 from pabal.store import Draft, Entry, Failure, Published, Receipt, State, Store
+from pabal.topic import NewRecord, Position, Record
 from pabal.worker import Worker, worker
 
 __all__ = [
@@ -27,22 +34,29 @@ __all__ = [
     "Clock",
     "Codec",
     "Connection",
+    "Consumer",
     "DeadLetterPolicy",
     "DecodeError",
     "Delivery",
     "Draft",
     "Entry",
     "Failure",
+    "Fenced",
     "InvalidInput",
     "LeaseLost",
     "Message",
+    "NewRecord",
+    "Outage",
     "PabalError",
     "Policy",
+    "Position",
     "Published",
     "Queue",
     "QueueFull",
     "QueueUnknown",
     "Receipt",
+    "Received",
+    "Record",
     "RetryPolicy",
     "State",
     "Store",
@@ -50,8 +64,13 @@ __all__ = [
     "StoreFailed",
     "StoreFull",
     "SystemClock",
+    "Topic",
+    "TopicConnection",
+    "TopicUnknown",
     "Uncertain",
     "Worker",
     "connect",
+    "connect_topics",
+    "consumer",
     "worker",
 ]

@@ -14,7 +14,8 @@ from pabal.errors import InvalidUrl, StoreMissing
 from pabal.queue import Queue
 from pabal.store import Store
 
-_SCHEMES = ("sqlite", "file", "hybrid", "mailbox")
+_SCHEMES = ("sqlite", "file", "hybrid", "mailbox", "postgresql")
+_SECRET = re.compile(r"(?<=://)[^@/]*@|(?<=password=)[^&]*")
 
 
 class Connection:
@@ -45,7 +46,8 @@ class Connection:
 
 
 def connect(url: str, *, consumer: str = "", create: bool = True, clock: Clock | None = None) -> Connection:
-    """Open the store that the URL names: sqlite:///path.db, file:///dir, hybrid:///dir, mailbox:///dir of a manager.
+    """Open the store that the URL names: sqlite:///path.db, file:///dir, hybrid:///dir, mailbox:///dir of a manager,
+    postgresql://user@host/database.
 
     Three slashes begin an absolute path, none a relative one (`sqlite:jobs.db`); options of a store may stand behind a
     question mark. `consumer` is the name under which messages addressed to it are leased, and the client's name in a
@@ -57,7 +59,7 @@ def connect(url: str, *, consumer: str = "", create: bool = True, clock: Clock |
     scheme, path = parse_url(url)
     driver = _driver(url, scheme, consumer)
     if not create and not driver.exists(path):
-        raise StoreMissing(f"no store at {path}: publish to make one, or correct {url!r:.80}")
+        raise StoreMissing(f"no store at {path}: publish to make one, or correct {_shown(url)!r:.80}")
     return Connection(driver(path, clock=clock), clock=clock, consumer=consumer)
 
 
@@ -66,7 +68,9 @@ def parse_url(url: str) -> tuple[str, Path]:
     parts = urlsplit(url)
     known = ", ".join(_SCHEMES)
     if parts.scheme not in _SCHEMES:
-        raise InvalidUrl(f"a store URL begins with one of {known} and a colon; found {url!r:.80}")
+        raise InvalidUrl(f"a store URL begins with one of {known} and a colon; found {_shown(url)!r:.80}")
+    if parts.scheme == "postgresql":
+        return parts.scheme, Path(unquote(parts.path).strip("/") or "postgres")
     if parts.netloc:
         raise InvalidUrl(
             f"{parts.scheme} stores are local: write {parts.scheme}:///{parts.netloc}{parts.path} for an absolute path"
@@ -77,6 +81,11 @@ def parse_url(url: str) -> tuple[str, Path]:
             f"a store URL is a scheme and a path, as in {parts.scheme}:///var/lib/pabal; found {url!r:.80}"
         )
     return parts.scheme, Path(unquote(parts.path))
+
+
+def _shown(url: str) -> str:
+    """Return a URL as it may be seen by anybody."""
+    return _SECRET.sub("", url)
 
 
 def _own_name() -> str:
@@ -97,6 +106,10 @@ def _driver(url: str, scheme: str, consumer: str) -> _Driver:
         from pabal.mailbox.store import MailboxDriver
 
         return MailboxDriver(consumer)
+    if scheme == "postgresql":
+        from pabal.stores.drivers import PostgresDriver
+
+        return PostgresDriver(url)
     from pabal.stores.drivers import DRIVERS
 
     return DRIVERS[scheme](_options(url, DRIVERS[scheme].known))

@@ -62,7 +62,8 @@ class Delivery:
 
     def ack(self, then: Sequence[Draft] = ()) -> None:
         """Say that it was handled and publish what follows from it, as one step. Raise LeaseLost if it is not ours."""
-        self._settle(self._queue.done(then))
+        self._queue._settling.ack(self._lease.receipt, then)
+        self._settled = True
 
     def nack(self, delay: float | None = None, reason: str = "") -> None:
         """Say that it failed: the policy decides whether it comes back, and when unless `delay` says so."""
@@ -78,7 +79,7 @@ class Delivery:
 
     def fail(self, code: str, reason: str, *, delay: float | None = None, final: bool = False) -> None:
         """Settle by the queue's policy for a failure of this kind."""
-        failure = self._queue.failure(code, reason, self.attempt, self._lease.failure)
+        failure = self._queue.failure(code, reason, self._lease.attempt, self._lease.failure)
         self._settle(self._queue.judge(self.message, failure, delay=delay, final=final))
 
     def extend(self, seconds: float) -> None:
@@ -86,17 +87,17 @@ class Delivery:
         self._queue.extend(self.receipt, seconds)
 
     def _settle(self, verdict: Verdict) -> None:
-        self._queue.settle(self.receipt, verdict)
+        self._queue._settling.settle(self.receipt, verdict)
         self._settled = True
 
     def __enter__(self) -> Delivery:
-        self._queue.renewal.hold(self.receipt, self.seconds)
+        self._queue._renewal.hold(self.receipt, self.seconds)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._queue.renewal.release(self.receipt)
+        self._queue._renewal.release(self.receipt)
         if self._settled:
             return
         if error is None:

@@ -70,23 +70,23 @@ def document_of_message(message: Message, queue: str = "") -> dict[str, Json]:
 
 def message_of(found: Envelope) -> Message:
     """Take a message out of an envelope that `envelope_of` made."""
-    return Message(
-        id=found.message_id,
-        body=_unpack(found.payload, found.payload_encoding),
-        type=found.type,
-        version=found.version,
-        sender=found.sender,
-        target=found.target,
-        attributes=found.attributes,
-        headers=found.headers,
-        priority=found.priority or 0,
-        group=found.group,
-        dedup_key=found.deduplication_key,
-        thread_id=found.thread_id,
-        trace_id=found.trace_id,
-        reply_to=found.reply_to,
-        created_at=_seconds(found.timestamp),
-        expires_at=None if found.expires_at is None else _seconds(found.expires_at),
+    return Message(  # by position, as above
+        found.message_id,
+        _unpack(found.payload, found.payload_encoding) if found.payload_encoding else found.payload,
+        found.type,
+        found.version,
+        found.sender,
+        found.target,
+        found.attributes,
+        found.headers,
+        found.priority or 0,
+        found.group,
+        found.deduplication_key,
+        found.thread_id,
+        found.trace_id,
+        found.reply_to,
+        _seconds(found.timestamp),
+        None if found.expires_at is None else _seconds(found.expires_at),
     )
 
 
@@ -114,13 +114,10 @@ def message_from(document: Json, *, id: str, at: float) -> Message:
 _SEED_NAMES = {"createdAt": "timestamp", "expiredAt": "expiresAt", "targetConsumerId": "target"}
 
 
-def _unpack(payload: Any, encoding: str) -> Json | bytes:
+def _unpack(payload: Any, encoding: str) -> bytes:
     if encoding == "base64":
         return b64decode(payload, validate=True)
-    if encoding:
-        raise ValueError(f"payloadEncoding must be base64 or absent; found {encoding!r:.40}")
-    body: Json = payload
-    return body
+    raise ValueError(f"payloadEncoding must be base64 or absent; found {encoding!r:.40}")
 
 
 @lru_cache(maxsize=8)  # the messages of a batch share their times

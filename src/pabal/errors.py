@@ -6,15 +6,23 @@ PabalError
 │   ├── InvalidBody  ValidationFailed
 │   ├── TooLarge  TooDeep  NumberOutOfRange  InvalidNumber
 │   ├── DuplicateKey  InvalidText  NotUtf8  NotJson  TooManyHeaders  InvalidHeader
+│   ├── NotMime  MissingHeader  DuplicateHeader  InvalidDate  InvalidEncoding
+│   ├── NotYaml  InvalidKey  AliasNotAllowed  UnsafeTag  UnknownType
 │   └── InvalidRequest  InvalidDeadline
 ├── UnsafeFile: a file in a spool or mailbox that is never opened as a message
 │   └── NotARegularFile  LinkedFile  WrongOwner  UnsafeMode
 ├── DecodeError: bytes that are not a message; carries them
 ├── QueueUnknown  QueueFull  MessageUnknown
+├── TopicUnknown  GroupBusy
+├── Fenced: the partition has another owner; nothing was changed
+├── Outage: raised by a handler: what it needs is down, and that is no failure of the message
 ├── SenderMismatch  MailboxFull  DeadlinePassed: a request that the manager did not take up
 ├── Refused: the manager's answer to a request was no; carries the protocol's code
 ├── ManagerRunning: another manager has this data root
+├── WakeFailed: an agent could not be told that it has a message
 ├── LeaseLost: the receipt is no longer the current one; nothing was changed
+├── WatchFailed: a watcher could not look; carries how long to wait
+├── NotSent: a notice could not be said to people; carries how long to wait
 ├── ExtraMissing: an optional package is not installed
 └── StoreError
     ├── StoreFull: the disk has no room; nothing was written
@@ -119,6 +127,46 @@ class InvalidHeader(InvalidInput):
     pass
 
 
+class NotMime(InvalidInput):
+    pass
+
+
+class MissingHeader(InvalidInput):
+    pass
+
+
+class DuplicateHeader(InvalidInput):
+    pass
+
+
+class InvalidDate(InvalidInput):
+    pass
+
+
+class InvalidEncoding(InvalidInput):
+    pass
+
+
+class NotYaml(InvalidInput):
+    pass
+
+
+class InvalidKey(InvalidInput):
+    pass
+
+
+class AliasNotAllowed(InvalidInput):
+    pass
+
+
+class UnsafeTag(InvalidInput):
+    pass
+
+
+class UnknownType(InvalidInput):
+    """No message of this type is known."""
+
+
 class InvalidRequest(InvalidInput):
     pass
 
@@ -168,6 +216,22 @@ class MessageUnknown(PabalError):
     """There is no message of this id, or none in the state asked for."""
 
 
+class TopicUnknown(PabalError):
+    """There is no topic of this name."""
+
+
+class GroupBusy(PabalError):
+    """The group has live members, whose offsets nobody else may set; nothing was changed."""
+
+
+class Fenced(PabalError):
+    """This member's partition has been given to another; nothing was committed."""
+
+
+class Outage(PabalError):
+    """Raised by a handler: what it needs is down. That is not a try; the record waits and is handled later."""
+
+
 class SenderMismatch(PabalError):
     """The request says it is from somebody else than the owner of its file; nothing was done."""
 
@@ -198,8 +262,29 @@ class ManagerRunning(PabalError):
     """Another manager has this data root; the message says which."""
 
 
+class WakeFailed(PabalError):
+    """An agent could not be told that it has a message: it is tried again as the policy says."""
+
+
 class LeaseLost(PabalError):
     """The receipt is no longer the current one; nothing was changed."""
+
+
+class WatchFailed(PabalError):
+    """A watcher could not look, or not to the end. `after` are the seconds to wait at least before it looks again."""
+
+    def __init__(self, reason: str, *, after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class NotSent(PabalError):
+    """A notice could not be said to people. `after` are the seconds to wait; unless `counts`, that was no try of it."""
+
+    def __init__(self, reason: str, *, after: float = 0.0, counts: bool = True) -> None:
+        super().__init__(reason)
+        self.after = after
+        self.counts = counts
 
 
 class ExtraMissing(PabalError):

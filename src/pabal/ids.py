@@ -18,26 +18,15 @@ class IdMaker:
         self._last = 0
 
     def __call__(self) -> str:
-        return _spell(self._reserve(1))
-
-    def many(self, count: int) -> list[str]:
-        """Return so many ids, each larger than the one before."""
-        first = self._reserve(count)
-        return [_spell(stamped) for stamped in range(first, first + count)]
-
-    def _reserve(self, count: int) -> int:
         # A random start below a quarter of the range leaves the rest for counting up within the millisecond.
-        fresh = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
+        stamped = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
         with self._lock:
-            first = fresh if fresh > self._last else self._last + 1
-            self._last = first + count - 1
-        return first
-
-
-def _spell(stamped: int) -> str:
-    text = (stamped << 32 | getrandbits(32)).to_bytes(15, "big").hex()
-    # 7 is the version; 8 the variant, whose two free bits are left at 0 to keep to whole digits.
-    return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:]}"
+            if stamped <= self._last:
+                stamped = self._last + 1
+            self._last = stamped
+        text = (stamped << 32 | getrandbits(32)).to_bytes(15, "big").hex()
+        # 7 is the version; 8 the variant, whose two free bits are left at 0 to keep to whole digits.
+        return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:]}"
 
 
 def new_token() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import TypeAlias
 
 from pabal import jsontext
 from pabal.envelope import document_of_message
@@ -13,12 +14,28 @@ from pabal.message import Message, replace
 from pabal.policy import LARGEST_MAX_BYTES, Policy
 from pabal.store import Dead, Done, Draft, Failure, FailureCode, Retry, Terms, Verdict
 
+# What is published when a message dies, as one step with its death.
+Letters: TypeAlias = Callable[[Policy, str, Message, Failure], tuple[Draft, ...]]
+
 # Trying again cannot help these.
 _FINAL = frozenset({FailureCode.VALIDATION_ERROR, FailureCode.EXPIRED})
 
 
+def dead_letters(policy: Policy, queue: str, message: Message, failure: Failure) -> tuple[Draft, ...]:
+    """Return what is written when a message dies: a document for the queue that the policy names, if it names one."""
+    dlq = policy.dead_letters.queue
+    return (_dead_letter(dlq, queue, message, failure),) if dlq else ()
+
+
 def judge(
-    policy: Policy, queue: str, message: Message, failure: Failure, *, chance: Callable[[], float], final: bool = False
+    policy: Policy,
+    queue: str,
+    message: Message,
+    failure: Failure,
+    *,
+    chance: Callable[[], float],
+    final: bool = False,
+    letters: Letters = dead_letters,
 ) -> Verdict:
     """Return Retry while the policy allows another attempt, else what it wants done with the dead."""
     if not final and failure.code not in _FINAL:
@@ -28,9 +45,7 @@ def judge(
         failure = last
     if not policy.dead_letters.enabled:
         return Done(failure=failure, keep=policy.done_retention > 0)
-    if not policy.dead_letters.queue:
-        return Dead(failure)
-    return Dead(failure, then=(_dead_letter(policy.dead_letters.queue, queue, message, failure),))
+    return Dead(failure, then=letters(policy, queue, message, failure))
 
 
 def _last_straw(policy: Policy, failure: Failure) -> Failure | None:

@@ -112,6 +112,7 @@ class FailureCode(StrEnum):
     NACKED = "NACKED"
     MISSING_PAYLOAD = "MISSING_PAYLOAD"
     CORRUPT = "CORRUPT"
+    DUPLICATE = "DUPLICATE"
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -307,4 +308,22 @@ class Waitable(Protocol):
 class Checkable(Protocol):
     def check(self, *, repair: bool) -> list[Finding]:
         """Look for what crashes and strangers leave behind, and mend it if asked. Never revives what is dead."""
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    def publish_in(self, connection: Any, drafts: Sequence[Draft]) -> list[Published]:
+        """Publish inside a transaction of the application's own: the messages are there if and only if it commits."""
+        ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    def carry(self, queue: str, entries: Sequence[Entry], *, window: float = 300.0) -> list[str]:
+        """Take in messages as they stand in another store: id, state, attempts, due time and failure, durably.
+
+        They may be ready, delayed, dead or done, and join their groups in the order given; their dedup keys count for
+        `window` seconds more. Ids that are here are left alone; return the others. Repeating it is harmless.
+        """
         ...

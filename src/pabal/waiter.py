@@ -26,7 +26,7 @@ class Waiter:
     def lease(self, limit: int, seconds: float | None, wait: float) -> list[Delivery]:
         deadline = time.monotonic() + wait
         while True:
-            found = self._queue.try_lease(limit, seconds)
+            found = self._queue._take(limit, seconds)
             remaining = deadline - time.monotonic()
             if found or remaining <= 0 or self._stopped:
                 return found

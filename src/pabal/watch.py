@@ -1,7 +1,7 @@
 """inotify through ctypes: learn that a file appeared without asking for it.
 
-`Inotify` is the raw instance; `PathWatch` is a `pabal.store.Watch` over some paths that falls back to sleeping where
-inotify is not to be had, so that its user's own slow poll is all that is left.
+`Inotify` is the raw instance, `Waker` ends a wait from elsewhere, `PathWatch` is a `pabal.store.Watch` over some paths
+that falls back to sleeping where inotify is not to be had, so that its user's own slow poll is all that is left.
 """
 
 import ctypes
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 ACCESS, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, DELETE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
+MOVE_SELF = 0x800
 OVERFLOW, IGNORED = 0x4000, 0x8000
 ARRIVALS = CLOSE_WRITE | MOVED_TO
 _HEADER = struct.Struct("iIII")
@@ -64,14 +65,37 @@ class Inotify:
         os.close(self.fd)
 
 
+class Waker:
+    """A descriptor that is readable once woken, until taken: what ends the wait of a loop."""
+
+    def __init__(self) -> None:
+        self._open = threading.Lock()  # held while the descriptor may be written to, and for good once closed
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def wake(self) -> None:
+        """End the current or next wait, from any thread or signal handler."""
+        # Who cannot have the lock meets another waker or the closing itself: nothing is left to do. Never blocks, so
+        # that a signal handler may call it.
+        if self._open.acquire(blocking=False):
+            os.eventfd_write(self.fd, 1)
+            self._open.release()
+
+    def take(self) -> None:
+        """Let the next wait sleep again."""
+        os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        self._open.acquire()
+        os.close(self.fd)
+
+
 class PathWatch:
     """Wakes when anything happens, as its mask says, to one of the paths."""
 
     def __init__(self, paths: Mapping[str, int]) -> None:
-        self._open = threading.Lock()  # held while the bell may be rung, and for good once closed
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waker = Waker()
         self._poll = select.epoll()
-        self._poll.register(self._bell, select.EPOLLIN)
+        self._poll.register(self._waker.fd, select.EPOLLIN)
         self._inotify: Inotify | None = None
         try:
             self._inotify = Inotify()
@@ -89,8 +113,8 @@ class PathWatch:
 
     def wait(self, timeout: float) -> bool:
         ready = {fd for fd, _ in self._poll.poll(max(0.0, timeout))}
-        if self._bell in ready:
-            os.eventfd_read(self._bell)
+        if self._waker.fd in ready:
+            self._waker.take()
         if self._inotify is not None and self._inotify.fd in ready:
             for _ in self._inotify.events():
                 pass
@@ -101,15 +125,10 @@ class PathWatch:
         return self._poll.fileno()
 
     def wake(self) -> None:
-        # Who cannot have the lock meets another ringer or the closing itself: nothing is left to do. Never blocks, so
-        # that a signal handler may call it.
-        if self._open.acquire(blocking=False):
-            os.eventfd_write(self._bell, 1)
-            self._open.release()
+        self._waker.wake()
 
     def close(self) -> None:
-        self._open.acquire()
+        self._waker.close()
         self._poll.close()
-        os.close(self._bell)
         if self._inotify is not None:
             self._inotify.close()

@@ -94,7 +94,7 @@ class Worker:
             deliveries = self._waiter.lease(slots, self._seconds, max(least, idle_since + patience - time.monotonic()))
             for delivery in deliveries:
                 self._held[delivery.receipt] = delivery
-                self._queue.renewal.hold(delivery.receipt, delivery.seconds)
+                self._queue._renewal.hold(delivery.receipt, delivery.seconds)
                 self._work.put(delivery)
             for _ in range(slots - len(deliveries)):
                 self._free.release()
@@ -126,7 +126,7 @@ class Worker:
                 self.stop()
                 self._give_back(delivery)
             finally:
-                self._queue.renewal.release(delivery.receipt)
+                self._queue._renewal.release(delivery.receipt)
                 with self._changed:
                     self._late.discard(delivery.receipt)
                     del self._held[delivery.receipt]
@@ -166,7 +166,7 @@ class Worker:
         return alarm
 
     def _time_out(self, delivery: Delivery) -> None:
-        self._queue.renewal.release(delivery.receipt)
+        self._queue._renewal.release(delivery.receipt)
         self._late.add(delivery.receipt)
         try:
             if not delivery.settled:
@@ -181,7 +181,7 @@ class Worker:
             self._changed.wait_for(lambda: not self._held, timeout=grace)
             unfinished = list(self._held.values())
         for delivery in unfinished:
-            self._queue.renewal.release(delivery.receipt)
+            self._queue._renewal.release(delivery.receipt)
             self._give_back(delivery)
         for _ in range(self._concurrency):
             self._work.put(None)

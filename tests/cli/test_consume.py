@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from tests.cli.command import Pabal
+from tests.cli.command import Pabal, wait_until_caught
 
 KEYS = (
     "queue id receipt attempt failure body body_encoding type version sender target attributes headers priority group "
@@ -147,7 +147,7 @@ def test_ctrl_c_and_sigterm_end_a_wait_quietly(pabal: Pabal) -> None:
     pabal.ok("publish", "other", "1")
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         waiting = pabal.start("consume", "jobs", "--wait", "forever")
-        time.sleep(0.7)
+        wait_until_caught(waiting.pid, signal.SIGTERM)
         os.kill(waiting.pid, number)
         _, err = waiting.communicate(timeout=30)
         assert waiting.returncode == code

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Pabal
+from tests.cli.command import Pabal, wait_until_caught
 from tests.cli.test_consume import fill
 
 
@@ -192,16 +192,9 @@ def test_a_command_deaf_to_sigterm_is_killed_by_a_third_signal(pabal: Pabal, scr
     assert pabal.counts() == {"ready": 1}
 
 
-def catches(pid: int, number: int) -> bool:
-    """Say whether a process has a handler for a signal by now."""
-    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
-
-
 def test_an_idle_consumer_stops_at_once(pabal: Pabal) -> None:
     running = pabal.start("consume", "jobs", "--exec", "true")
-    while not catches(running.pid, signal.SIGTERM):
-        time.sleep(0.05)
+    wait_until_caught(running.pid, signal.SIGTERM)
     started = time.monotonic()
     os.kill(running.pid, signal.SIGTERM)
     assert running.wait(timeout=30) == 1

@@ -9,14 +9,20 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import psutil
 import pytest
 
 from pabal.connect import connect
+from pabal.errors import Refused
+from pabal.mailbox.client import Mailbox
 from pabal.store import State
+from tests.mailbox.users import ALICE, BOB, GROUP, STRANGER, as_user
 from tests.manager.running import PABAL, YIRANGMQ, Running
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -64,6 +70,38 @@ def test_it_logs_json_lines_and_stops_cleanly_on_sigterm(started: Callable[..., 
     assert not (tmp_path / ".pabal" / "manager.heartbeat").exists()
 
 
+def test_sigterm_answers_what_was_taken(started: Callable[..., Running], tmp_path: Path) -> None:
+    manager = started()
+    waiting = Popen(
+        [*PABAL, "mq", "consume", "--queue", "jobs", "--wait", "60000", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    eventually(lambda: list((manager.ipc / "processing").iterdir()))
+    assert manager.stop() == 0
+    out, _ = waiting.communicate(timeout=30)
+    assert (waiting.returncode, json.loads(out)) == (1, {"message": None, "lease": None})
+    assert list((manager.ipc / "processing").iterdir()) == []
+
+
+def test_make_up_serves_and_says_what_to_type(tmp_path: Path) -> None:
+    make = ["make", "-f", f"{ROOT}/Makefile", f"VENV={ROOT}/.venv"]
+    old = [part for name in ("pyproject.toml", "constraints.txt", f"{ROOT}/.venv/installed") for part in ("-o", name)]
+    with open(tmp_path / "log", "w+") as log:
+        process = Popen(
+            [*make, *old, "up"], cwd=tmp_path, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            eventually(lambda: '"event":"serving"' in (tmp_path / "log").read_text())
+            [trial] = [line for line in (tmp_path / "log").read_text().splitlines() if " mq status" in line]
+            assert ran(["sh", "-c", trial], tmp_path).returncode == 0, trial
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(20)
+    assert '"event":"stopped"' in (tmp_path / "log").read_text()
+
+
 def test_a_second_manager_says_who_has_the_root(started: Callable[..., Running], tmp_path: Path) -> None:
     manager = started()
     done = ran([*PABAL, "up"], tmp_path)
@@ -73,7 +111,7 @@ def test_a_second_manager_says_who_has_the_root(started: Callable[..., Running],
 
 def test_other_commands_use_the_same_store_and_wake_who_waits(started: Callable[..., Running], tmp_path: Path) -> None:
     manager = started()
-    waiting = subprocess.Popen(
+    waiting = Popen(
         [*PABAL, "mq", "consume", "--queue", "jobs", "--wait", "20000", "--json"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -112,6 +150,21 @@ def test_sighup_takes_over_a_changed_configuration(started: Callable[..., Runnin
     eventually(lambda: "configuration not reloaded" in manager.log)
     assert '"queues[0].policy.visibilityTimeoutSec: expected a number"' in manager.log
     assert manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 7
+
+
+def test_sighup_brings_in_new_queues_and_names_what_needs_a_restart(
+    started: Callable[..., Running], tmp_path: Path
+) -> None:
+    config = tmp_path / "pabal.toml"
+    config.write_text('[[queues]]\nname = "jobs"\n')
+    manager = started()
+    with pytest.raises(Refused, match="no queue more"):
+        manager.ask("publish", {"queue": "more", "message": 1})
+    config.write_text('nodeId = "other"\n[[queues]]\nname = "jobs"\n[[queues]]\nname = "more"\n')
+    manager.signal(signal.SIGHUP)
+    eventually(lambda: '"needs_restart":["node_id"]' in manager.log)
+    assert manager.ask("publish", {"queue": "more", "message": 1})["messageId"]
+    assert manager.ask("health")["nodeId"] == "local-01"
 
 
 def test_a_mistake_stops_the_start_and_nothing_is_made(tmp_path: Path) -> None:
@@ -179,20 +232,24 @@ def test_a_hung_manager_looks_hung(started: Callable[..., Running], tmp_path: Pa
 
 def test_an_idle_manager_costs_next_to_nothing(started: Callable[..., Running], tmp_path: Path) -> None:
     manager = started()
-    for name in range(5):
-        manager.ask("publish", {"queue": f"q{name}", "message": {}})
+    for number in range(5):
+        manager.ask("publish", {"queue": f"q{number}", "message": {}})
+    waiting = Popen([*PABAL, "mq", "consume", "--queue", "empty", "--wait", "60000"], cwd=tmp_path)
+    eventually(lambda: list((manager.ipc / "processing").iterdir()))
     process = psutil.Process(manager.pid)
-    time.sleep(1.5)
-    before = sum(process.cpu_times()[:2])
-    time.sleep(6)
-    used = (sum(process.cpu_times()[:2]) - before) / 6
-    assert used < 0.005, f"{used:.2%} of a core"
-    assert process.memory_info().rss < 60 << 20
+    before, began = sum(process.cpu_times()[:2]), time.monotonic()
+    time.sleep(5)
+    used = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
+    resident = process.memory_info().rss
+    manager.stop()
+    waiting.wait(30)
+    assert used < 0.02, f"{used:.2%} of a core"  # benchmarks hold it to 0.5 %; this finds a loop that spins
+    assert resident < 60 << 20
 
 
 def test_in_a_terminal_one_line_tells_how_it_goes(tmp_path: Path) -> None:
     parent, child = pty.openpty()
-    manager = subprocess.Popen([*PABAL, "up"], cwd=tmp_path, stdin=child, stdout=child, stderr=child)
+    manager = Popen([*PABAL, "up"], cwd=tmp_path, stdin=child, stdout=child, stderr=child)
     os.close(child)
     shown = b""
     end = time.monotonic() + 30
@@ -259,3 +316,27 @@ def test_the_original_configuration_serves_as_it_stands(started: Callable[..., R
     assert error["code"] == "VALIDATION_FAILED" and "deviceId: it is missing" in error["message"]
     assert manager.stop() == 0
     assert (tmp_path / "data/yirangmq.db").is_file() and (tmp_path / "logs/manager.jsonl").is_file()
+
+
+def test_clients_of_other_users_are_served_as_configured(started: Callable[..., Running], tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to be other users")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o711)
+    users = f"group = {GROUP}\n[ipc.clients]\nalice = {ALICE}\nbob = {BOB}\n"
+    (tmp_path / "pabal.toml").write_text(f"[ipc]\n{users}")
+    refused = ran([*PABAL, "up"], tmp_path)
+    assert refused.returncode == 6 and f"{tmp_path}/.pabal lets no client pass: chmod o+x it" in refused.stderr
+    (tmp_path / "pabal.toml").write_text(f"[ipc]\nroot = 'box'\n{users}")
+    manager = started(up=False)
+    manager.ipc = tmp_path / "box"
+    eventually(lambda: '"event":"serving"' in manager.log)
+
+    def ask(client: str, command: str, payload: Any = None) -> Any:
+        return Mailbox(manager.ipc, client, timeout=20.0).ask(command, payload)
+
+    assert as_user(ALICE, lambda: ask("alice", "health"))["mode"] == "per-uid"
+    as_user(ALICE, lambda: ask("alice", "publish", {"queue": "jobs", "message": {"a": 1}}))
+    taken = as_user(BOB, lambda: ask("bob", "consume", {"queue": "jobs"}))["message"]
+    assert (taken["sender"], taken["payload"]) == ("alice", {"a": 1})
+    assert as_user(STRANGER, lambda: os.access(manager.ipc / "requests", os.W_OK)) is False

@@ -48,6 +48,11 @@ def consume(opener: Opener, place: Path, total: int) -> dict[str, int]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
 def test_every_message_of_many_processes_is_acknowledged_once(opener: Opener, tmp_path: Path) -> None:
+    check(opener, tmp_path)
+
+
+def check(opener: Opener, tmp_path: Path) -> None:
+    """Let all work at once, and count what each acknowledged."""
     total = PUBLISHERS * EACH
     publishers = [Child(lambda n=n: publish(opener, tmp_path, f"p{n}")) for n in range(PUBLISHERS)]  # type: ignore[misc]  # mypy cannot type a lambda with a default
     consumers = [Child(lambda: consume(opener, tmp_path, total)) for _ in range(CONSUMERS)]

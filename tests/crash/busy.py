@@ -57,18 +57,20 @@ def consume(recorder: Recorder, name: str, chance: random.Random) -> None:
 def break_on_purpose(fault: str) -> None:
     if fault == "no-dir-sync":
         durable.sync_dir = lambda path: None
+    if fault == "no-body-sync":
+        durable.sync_all = lambda fds: None
     if fault == "sqlite-normal":
         from pabal.sql.group import Job
-        from pabal.sql.sqlite import Connection, Database
+        from pabal.sql.writer import Writer
 
-        honest = Database._transact
+        honest = Writer.commit
 
-        def careless(self: Database, connection: Connection, jobs: list[Job]) -> dict[str, int]:
+        def careless(self: Writer, jobs: list[Job]) -> dict[str, int]:
             for job in jobs:
                 job.durable = False
-            return honest(self, connection, jobs)
+            return honest(self, jobs)
 
-        Database._transact = careless  # type: ignore[method-assign]  # on purpose
+        Writer.commit = careless  # type: ignore[method-assign]  # on purpose
 
 
 def main(store: str, place: str, history: str, role: str, seed: str, fault: str = "") -> None:

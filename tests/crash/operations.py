@@ -62,10 +62,18 @@ def _settle(act: Callable[[Recorder, Lease], object]) -> Operation:
     return Operation(_two_leased, lambda recorder, leases: [act(recorder, lease) for lease in leases])
 
 
-def _ack_with_follow_ups(recorder: Recorder, lease: Lease) -> None:
+def _follow_ups(lease: Lease) -> tuple[Draft, ...]:
     name = lease.receipt.id
     then = (draft(f"{name}-1", queue="next"), draft(f"{name}-2", queue="last", group="h"))
-    recorder.ack(lease, *then, draft(f"{name}-3", queue="next", key=f"{name} k"))
+    return (*then, draft(f"{name}-3", queue="next", key=f"{name} k"))
+
+
+def _ack_with_follow_ups(recorder: Recorder, lease: Lease) -> None:
+    recorder.ack(lease, *_follow_ups(lease))
+
+
+def _ack_all_with_follow_ups(recorder: Recorder, leases: list[Lease]) -> None:
+    recorder.settle(*((lease, Done(_follow_ups(lease))) for lease in leases))
 
 
 def _ack_in_two_steps(recorder: Recorder, lease: Lease) -> None:
@@ -107,6 +115,7 @@ OPERATIONS: dict[str, Operation] = {
     "ack": _settle(lambda recorder, lease: recorder.ack(lease)),
     "ack-durable": _settle(lambda recorder, lease: recorder.ack(lease, durable=True)),
     "ack-then": _settle(_ack_with_follow_ups),
+    "ack-then-many": Operation(_two_leased, _ack_all_with_follow_ups),
     "nack": _settle(lambda recorder, lease: recorder.nack(lease)),
     "nack-delay": _settle(lambda recorder, lease: recorder.nack(lease, 60.0)),
     "bury": _settle(lambda recorder, lease: recorder.bury(lease)),

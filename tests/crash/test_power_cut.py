@@ -75,11 +75,19 @@ def test_g1_a_power_cut_loses_nothing_that_was_acknowledged(store: str, disk: Di
     assert published > 10 * CUTS
 
 
+# Of the hybrid's bodies ext4 writes the names together with the commit that names them: only the missing flush of the
+# files themselves can be seen here.
 @pytest.mark.root
-@pytest.mark.parametrize(("store", "fault"), [("files", "no-dir-sync"), ("sqlite", "sqlite-normal")])
+@pytest.mark.parametrize(
+    ("store", "fault"), [("files", "no-dir-sync"), ("sqlite", "sqlite-normal"), ("hybrid", "no-body-sync")]
+)
 def test_the_same_cuts_find_what_a_careless_store_loses(store: str, fault: str, disk: Disk, tmp_path: Path) -> None:
     first = random.randrange(10**6)
     for seed in range(first, first + 20):
-        if "lost" in cut_and_judge(store, disk, tmp_path / f"cut-{seed}", seed=seed, fault=fault).harm:
+        try:
+            if "lost" in cut_and_judge(store, disk, tmp_path / f"cut-{seed}", seed=seed, fault=fault).harm:
+                return
+        except AssertionError as exc:
+            assert str(exc).startswith(("damaged: ", "no message: ")), exc
             return
     pytest.fail(f"20 cuts from seed {first} on found no loss though {fault}")

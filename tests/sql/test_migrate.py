@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pabal.errors import StoreRefused
+from pabal.sql.connection import Connection, connect
 from pabal.sql.migrate import fact, migrate, set_fact, version
-from pabal.sql.sqlite import Connection, connect
 
 
 @pytest.fixture

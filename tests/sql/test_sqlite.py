@@ -4,15 +4,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from pabal.errors import StoreClosed, StoreFailed, StoreRefused, Uncertain
-from pabal.sql import sqlite
-from pabal.sql.sqlite import Conflict, Connection, Database, Transaction, require_version
+from pabal.sql.connection import Conflict, Connection, connect, require_version
+from pabal.sql.sqlite import Database
+from pabal.sql.writer import Transaction
 
 
 def prepare(connection: Connection) -> None:
@@ -44,7 +45,7 @@ def test_a_library_that_can_corrupt_a_shared_file_is_refused(found: str) -> None
 
 
 def test_this_library_is_good_enough() -> None:
-    require_version(apsw.sqlite_lib_version())
+    require_version()
 
 
 def test_the_file_is_in_wal_mode_and_private(db: Database) -> None:
@@ -80,13 +81,29 @@ def test_a_conflict_fails_one_caller_and_leaves_the_handle_whole(db: Database) -
     assert rows(db) == [1]
 
 
-def test_a_failure_within_a_shared_commit_fails_one_caller(db: Database) -> None:
-    outcomes: dict[int, Any] = {}
+def run_together(db: Database, calls: list[Callable[[], None]]) -> None:
+    """Let these calls come while another commit is under way, so that they share the next one."""
     held, go_on = threading.Event(), threading.Event()
 
     def first(tx: Transaction) -> None:
         held.set()
         assert go_on.wait(10)
+
+    threads = [threading.Thread(target=lambda: db.write(first, durable=False))]
+    threads[0].start()
+    assert held.wait(10)
+    for call in calls:
+        threads.append(threading.Thread(target=call))
+        threads[-1].start()
+    while len(db._group._waiting) < len(calls):
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+
+
+def test_a_failure_within_a_shared_commit_fails_one_caller(db: Database) -> None:
+    outcomes: dict[int, Any] = {}
 
     def call(number: int) -> None:
         try:
@@ -94,17 +111,7 @@ def test_a_failure_within_a_shared_commit_fails_one_caller(db: Database) -> None
         except Conflict:
             outcomes[number] = "conflict"
 
-    threads = [threading.Thread(target=lambda: db.write(first, durable=False))]
-    threads[0].start()
-    assert held.wait(10)
-    threads += [threading.Thread(target=call, args=(number,)) for number in range(1, 9)]
-    for thread in threads[1:]:
-        thread.start()
-    while len(db._group._waiting) < 8:
-        threading.Event().wait(0.001)
-    go_on.set()
-    for thread in threads:
-        thread.join(10)
+    run_together(db, [partial(call, number) for number in range(1, 9)])
     assert rows(db) == [1, 2, 3, 4, 5, 7, 8]
     assert sorted(map(str, outcomes.values())).count("conflict") == 1
 
@@ -112,11 +119,6 @@ def test_a_failure_within_a_shared_commit_fails_one_caller(db: Database) -> None
 def test_what_a_failed_caller_made_ready_is_not_told(tmp_path: Path) -> None:
     told: dict[str, int] = {}
     db = Database(tmp_path / "x.db", prepare=prepare, committed=told.update)
-    held, go_on = threading.Event(), threading.Event()
-
-    def first(tx: Transaction) -> None:
-        held.set()
-        assert go_on.wait(10)
 
     def good(tx: Transaction) -> None:
         tx.rings["good"] = 1
@@ -129,19 +131,30 @@ def test_what_a_failed_caller_made_ready_is_not_told(tmp_path: Path) -> None:
         with suppress(KeyError):
             db.write(work, durable=False)
 
-    threads = [threading.Thread(target=call, args=(work,)) for work in (first, good, bad, good)]
-    threads[0].start()
-    assert held.wait(10)
-    for thread in threads[1:]:
-        thread.start()
-    while len(db._group._waiting) < 3:
-        threading.Event().wait(0.001)
-    go_on.set()
-    for thread in threads:
-        thread.join(10)
+    run_together(db, [partial(call, work) for work in (good, bad, good)])
     call(bad)
     db.close()
     assert told == {"good": 1}
+
+
+def test_an_interrupted_change_of_synchronous_is_made_again(db: Database) -> None:
+    assert db._writer is not None
+    tx = db._writer._tx
+    honest = tx.run
+
+    def interrupted(statement: str, *bindings: Any) -> Any:
+        answer = honest(statement, *bindings)
+        if statement.startswith("pragma"):
+            raise KeyboardInterrupt
+        return answer
+
+    tx.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        db.write(add(1), durable=False)
+    tx.run = honest
+    levels: list[int] = []
+    db.write(lambda tx: levels.append(tx.run("pragma synchronous").get), durable=True)
+    assert levels == [2]
 
 
 def test_a_closed_database_says_so(db: Database) -> None:
@@ -186,8 +199,8 @@ def test_a_file_that_is_no_database_is_refused_clearly(tmp_path: Path) -> None:
 
 def test_another_program_that_holds_the_lock_gives_a_clear_error(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     assert db._writer is not None
-    db._writer.set_busy_timeout(20)
-    other = sqlite.connect(db.path)
+    db._writer.connection.set_busy_timeout(20)
+    other = connect(db.path)
     other.execute("begin immediate")
     with pytest.raises(StoreFailed, match="another program kept"):
         db.write(add(1), durable=True)

@@ -23,7 +23,7 @@ from pabal.errors import QueueFull, StoreClosed, StoreError, StoreFailed, StoreF
 from pabal.message import Message
 from pabal.policy import LARGEST_MAX_BYTES
 from pabal.store import Done, Draft, Outcome, Published, Retry, State, Terms
-from pabal.stores.files import FileStore, feed, follow_ups, intake, publishing, reading
+from pabal.stores.files import FileStore, feed, follow_ups, intake, parcels, publishing, reading
 from pabal.stores.files.leasing import JUDGING_SECONDS
 from pabal.stores.layout import NativeLayout
 from pabal.testing import ManualClock
@@ -487,13 +487,13 @@ def test_a_limit_holds_also_for_a_publisher_that_was_overtaken(
     store: FileStore, root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
 ) -> None:
     terms = Terms(max_waiting=1)
-    whole = publishing.stage
+    whole = parcels.stage
 
-    def slow(parcels: list[publishing.Parcel]) -> None:
+    def slow(packed: list[parcels.Parcel]) -> None:
         monkeypatch.undo()
         with closing(FileStore(root, clock=clock)) as other:
             publish(other, "quick", terms=terms)
-        whole(parcels)
+        whole(packed)
 
     monkeypatch.setattr(publishing, "stage", slow)
     with pytest.raises(QueueFull):

@@ -9,6 +9,7 @@ import pytest
 from pabal.errors import StoreFailed
 from pabal.store import Dead, Done, Failure, Settlement, State
 from pabal.stores.hybrid import HybridStore
+from pabal.stores.sqlite import tending
 from pabal.stores.sqlite.bodies import BodyFolder, Document
 from pabal.testing import ManualClock
 from pabal.testing.store_place import FAILED, ack, bodies, draft, drain, publish, settle, take, take_one
@@ -46,8 +47,21 @@ def test_ack_leaves_the_file_and_the_sweep_removes_it(store: HybridStore, folder
     assert names(folder) == ["m1.json"]
     store.purge("jobs", State.DONE, age=3600)
     assert names(folder) == []
-    assert store._db._synced  # a power cut cannot bring back a message whose file is gone
+    writer = store._db._writer
+    assert writer is not None and writer._synced  # a power cut cannot bring back a message whose file is gone
     assert store.counts("jobs")[State.DONE] == 1
+
+
+def test_a_sweep_ends_when_its_time_is_over_and_the_next_goes_on(
+    store: HybridStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tending, "_SWEEP_SECONDS", 0.0)
+    store.publish([draft(number) for number in range(tending._SWEEP_SLICE + 1)])
+    assert len(drain(store)) == tending._SWEEP_SLICE + 1
+    store.purge("jobs", State.DONE, age=3600)
+    assert len(names(folder)) == 1
+    store.purge("jobs", State.DONE, age=3600)
+    assert names(folder) == []
 
 
 def test_a_kept_message_keeps_its_file_until_purged(store: HybridStore, folder: Path) -> None:

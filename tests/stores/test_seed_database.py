@@ -8,7 +8,7 @@ import pytest
 
 from pabal.errors import StoreRefused
 from pabal.policy import policy_from
-from pabal.sql.sqlite import Connection, connect
+from pabal.sql.connection import Connection, connect
 from pabal.store import State
 from pabal.stores.hybrid import HybridStore
 from pabal.stores.sqlite import SqliteStore

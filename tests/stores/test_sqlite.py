@@ -11,10 +11,10 @@ from zlib import crc32
 import pytest
 
 from pabal.errors import NameTaken, QueueFull, StoreFull, StoreRefused
-from pabal.sql.sqlite import Connection, connect
+from pabal.sql.connection import Connection, connect
 from pabal.store import Done, Outcome, Settlement, State, Terms
 from pabal.stores.place import file_system, require_local
-from pabal.stores.sqlite import SqliteStore, moves, reads, settle
+from pabal.stores.sqlite import SqliteStore, groups, inserting, moves, reads, settle
 from pabal.testing import ManualClock
 from pabal.testing.store_place import Child, ack, bodies, draft, drain, publish, retry, take, take_one
 
@@ -41,13 +41,12 @@ def db(store: SqliteStore, tmp_path: Path) -> Iterator[Connection]:
 # Plans
 
 _PLANS: list[tuple[str, str, int]] = [
-    (moves._READY, "messages_ready (queue_id=? AND target=?)", 4),
     (moves._DUE, "messages_delayed (queue_id=? AND due_at<?)", 3),
     (moves._LAPSED, "messages_inflight (queue_id=? AND moment<?)", 3),
     (moves._EXPIRED, "messages_expiring (queue_id=? AND expires_at<?)", 3),
-    (moves._HEAD, "messages_group (queue_id=? AND grp=?)", 2),
-    (moves._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
-    (moves._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=?)", 3),
+    (groups._HEAD, "messages_group (queue_id=? AND grp=?)", 2),
+    (inserting._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
+    (inserting._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=?)", 3),
     (moves._LEASE, "INTEGER PRIMARY KEY (rowid=?)", 3),
     (moves._PROMOTE, "INTEGER PRIMARY KEY (rowid=?)", 2),
     (moves._EXTEND, "messages_id (queue_id=? AND id=?)", 4),
@@ -84,6 +83,13 @@ def test_looking_before_locking_scans_nothing(db: Connection, statement: str) ->
     values = {reads._ANYTHING: 3, reads._LAPSED: 3, reads._NEXT: 4}[statement]
     plan = [row[3] for row in db.execute("explain query plan " + statement, (1,) * values)]
     assert not [step for step in plan if "SCAN messages" in step or "TEMP" in step], plan
+
+
+def test_leasing_finds_its_rows_and_what_is_due_by_indexes(db: Connection) -> None:
+    plan = [row[3] for row in db.execute("explain query plan " + moves._READY, (1, "", 1, 1))]
+    assert "messages_ready (queue_id=? AND target=?)" in plan[0]
+    assert "messages_delayed (queue_id=? AND due_at<?)" in plan[-1]
+    assert not [step for step in plan if step.startswith("SCAN messages") or "TEMP" in step], plan
 
 
 def test_what_a_token_holds_is_found_among_the_messages_in_flight(db: Connection) -> None:

@@ -20,6 +20,8 @@ from pabal import errors
 from pabal.cli.text import clean
 from pabal.errors import (
     ExtraMissing,
+    Fenced,
+    GroupBusy,
     InvalidInput,
     LeaseLost,
     MailboxFull,
@@ -31,6 +33,7 @@ from pabal.errors import (
     StoreError,
     StoreFull,
     StoreMissing,
+    TopicUnknown,
     Uncertain,
 )
 
@@ -69,6 +72,9 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (click.UsageError, Exit.INVALID),
     (click.FileError, Exit.INVALID),
     (QueueUnknown, Exit.UNKNOWN),
+    (TopicUnknown, Exit.UNKNOWN),
+    (GroupBusy, Exit.LEASE_LOST),
+    (Fenced, Exit.LEASE_LOST),
     (NotFound, Exit.UNKNOWN),
     (StoreMissing, Exit.UNKNOWN),
     (MessageUnknown, Exit.UNKNOWN),

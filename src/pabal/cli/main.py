@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from pabal.cli.bridge import bridge
 from pabal.cli.completion import completion
 from pabal.cli.config import config
 from pabal.cli.consume import consume
@@ -15,7 +16,11 @@ from pabal.cli.demo import demo
 from pabal.cli.dlq import list_dlq, purge, reprocess
 from pabal.cli.doctor import doctor
 from pabal.cli.exits import Reported
+from pabal.cli.ignite import ignite
+from pabal.cli.kingdom import kingdom
 from pabal.cli.look import peek, queues, show, status
+from pabal.cli.mime import mime
+from pabal.cli.move import move
 from pabal.cli.mq import mq
 from pabal.cli.policy import pause, policy, resume
 from pabal.cli.publish import publish
@@ -23,14 +28,17 @@ from pabal.cli.service import install_service
 from pabal.cli.session import help_if_alone, url_option
 from pabal.cli.settle import ack, extend_lease, nack
 from pabal.cli.tail import tail
+from pabal.cli.topic import topic
 from pabal.cli.up import up
 
 _SECTIONS: dict[str, list[click.Command]] = {
     "Messages": [publish, consume, ack, nack, extend_lease],
     "Looking": [status, queues, peek, show, tail],
+    "Topics": [topic, bridge],
     "Dead letters": [list_dlq, reprocess, purge],
-    "Tending": [policy, pause, resume, doctor],
+    "Tending": [policy, pause, resume, move, doctor],
     "Manager": [up, mq, config, install_service],
+    "Agents": [ignite, kingdom, mime],
     "More": [demo, completion],
 }
 

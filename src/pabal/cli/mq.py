@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from pabal.cli.exits import Exit, Reported
 from pabal.cli.mq_dlq import DLQ_VERBS
 from pabal.cli.mq_look import LOOKING_VERBS
-from pabal.cli.mq_session import ask, shared_options, timeout, verb
+from pabal.cli.mq_session import Document, ask, queue_needed, shared_options, timeout, verb
 from pabal.cli.session import help_if_alone
 from pabal.cli.text import ago, body_text, clean, json_text
 
-Document = dict[str, Any]
-
-queue_needed = click.option("--queue", required=True, metavar="QUEUE", help="Which queue.")
 key_needed = click.option("--message-key", required=True, metavar="KEY", help="Which message: msg:<queue>:<id>.")
 lease_option = click.option("--lease-id", default="", metavar="ID", help="The lease, as consume printed it.")
 consumer_option = click.option("--consumer-id", default="", metavar="NAME", help="Your name. By default the client's.")
@@ -195,13 +191,9 @@ for _command in (publish, consume, ack, nack, extend_lease, *LOOKING_VERBS, *DLQ
     mq.add_command(_command)
 
 
-class _Alone(Reported):
-    """The group as a command of its own."""
-
-
 def yirangmq() -> None:
     """The way in of the command `yirangmq`."""
-    alone = _Alone("yirangmq", commands=mq.commands, params=mq.params, help=mq.help, callback=mq.callback)
+    alone = Reported("yirangmq", commands=mq.commands, params=mq.params, help=mq.help, callback=mq.callback)
     alone.invoke_without_command = True
     alone.context_settings = {"help_option_names": ["-h", "--help"]}
     alone(prog_name="yirangmq")

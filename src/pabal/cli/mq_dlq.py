@@ -9,13 +9,10 @@ from typing import Any
 import click
 
 from pabal.cli.exits import Exit
-from pabal.cli.mq_session import ask, verb
+from pabal.cli.mq_session import Document, ask, queue_needed, verb
 from pabal.cli.text import ago, clean, json_text, table
 from pabal.cli.values import duration
 
-Document = dict[str, Any]
-
-queue_needed = click.option("--queue", required=True, metavar="QUEUE", help="Which queue.")
 queue_option = click.option("--queue", default="", metavar="QUEUE", help="Which queue.")
 key_option = click.option("--message-key", default="", metavar="KEY", help="Which message: msg:<queue>:<id>.")
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from pabal import jsontext
 from pabal.cli.exits import Exit
-from pabal.cli.mq_session import ask, mailbox_root, verb
+from pabal.cli.mq_session import Document, ask, mailbox_root, queue_needed, verb
 from pabal.cli.text import clean, fact_lines, json_text, span, table
 from pabal.clock import SystemClock
 from pabal.errors import NoAnswer
-
-Document = dict[str, Any]
-
-queue_needed = click.option("--queue", required=True, metavar="QUEUE", help="Which queue.")
 
 
 @verb("status")
@@ -67,7 +61,7 @@ def health(as_json: bool) -> None:
     Example:
       pabal mq health
 
-    --json: status, timestamp, nodeId, version, pid, uptimeMs, backend, root, freeBytes, store.
+    --json: status, timestamp, nodeId, version, pid, uptimeMs, backend, root, mode, freeBytes, store.
     """
     try:
         data = ask("health")
@@ -76,7 +70,9 @@ def health(as_json: bool) -> None:
     if as_json:
         click.echo(json_text(data))
         return
-    facts = {key: str(data[key]) for key in ("status", "nodeId", "version", "pid", "backend", "root") if key in data}
+    facts = {
+        key: str(data[key]) for key in ("status", "nodeId", "version", "pid", "backend", "root", "mode") if key in data
+    }
     if "uptimeMs" in data:
         facts["uptime"] = span(data["uptimeMs"] / 1000)
         facts["free"] = _bytes(data["freeBytes"])
@@ -86,9 +82,10 @@ def health(as_json: bool) -> None:
 
 
 def _pulse() -> str:
+    from pabal.manager.manager import HEARTBEAT
     from pabal.runtime.heartbeat import read_pulse
 
-    pulse = read_pulse(mailbox_root().parent / "manager.heartbeat", SystemClock())
+    pulse = read_pulse(mailbox_root().parent / HEARTBEAT, SystemClock())
     if pulse.beat is None:
         return "; no manager runs beside it"
     if pulse.state == "gone":
@@ -132,33 +129,23 @@ def _metric_lines(data: Document) -> list[str]:
         facts["refused"] = ", ".join(f"{count} {code}" for code, count in data["errors"]["codes"].items())
     if process := data.get("process"):
         facts["process"] = f"{_bytes(process['residentBytes'])}, {process['cpuSeconds']:.1f} s of processor time"
-    lines = fact_lines(facts)
-    rows = [_queue_row(name, found) for name, found in data.get("queues", {}).items()]
-    if rows:
-        heads = (
-            "QUEUE",
-            "READY",
-            "DELAYED",
-            "INFLIGHT",
-            "DEAD",
-            "OLDEST",
-            "IN/S",
-            "OUT/S",
-            "FAILED",
-            "WAITED",
-            "WORKED",
-            "",
-        )
-        lines += ["", *table(heads, rows, right=" rrrrrrrrrr")]
-    deaths = [
-        (name, code, counts)
-        for name, found in data.get("queues", {}).items()
+    queues = data.get("queues", {})
+    return [*fact_lines(facts), *_queue_lines(queues), *_death_lines(queues)]
+
+
+def _queue_lines(queues: Document) -> list[str]:
+    heads = "QUEUE READY DELAYED INFLIGHT DEAD OLDEST IN/S OUT/S FAILED WAITED WORKED".split()
+    rows = [_queue_row(name, found) for name, found in queues.items()]
+    return ["", *table((*heads, ""), rows, right=" rrrrrrrrrr")] if rows else []
+
+
+def _death_lines(queues: Document) -> list[str]:
+    rows = [
+        [name, code, str(counts["total"]), str(counts["lastHour"])]
+        for name, found in queues.items()
         for code, counts in found["deadLetters"].items()
     ]
-    if deaths:
-        rows = [[name, code, str(counts["total"]), str(counts["lastHour"])] for name, code, counts in deaths]
-        lines += ["", *table(("DEAD IN", "REASON", "TOTAL", "LAST HOUR"), rows, right="  rr")]
-    return lines
+    return ["", *table(("DEAD IN", "REASON", "TOTAL", "LAST HOUR"), rows, right="  rr")] if rows else []
 
 
 def _queue_row(name: str, found: Document) -> list[str]:

@@ -20,6 +20,10 @@ PLACES = (Path("ipc"), Path(".pabal/ipc"))
 TIMEOUT = 30_000  # milliseconds
 _KEY = "pabal.mq."
 
+Document = dict[str, Any]
+
+queue_needed = click.option("--queue", required=True, metavar="QUEUE", help="Which queue.")
+
 
 class Asked(Protocol):
     """Who answers."""

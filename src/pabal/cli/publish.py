@@ -67,14 +67,14 @@ def publish(
     """
     if as_text and as_bytes:
         raise click.UsageError("--text and --bytes exclude each other")
-    content = _content(_source(body, path), as_text=as_text, as_bytes=as_bytes)
+    sent = content(source(body, path), as_text=as_text, as_bytes=as_bytes)
     given = {name: value for name, value in options.items() if value is not None}
     if headers:
         given["headers"] = unique(headers, "--header")
     if attributes:
         given["attributes"] = {key: loose_json(text) for key, text in unique(attributes, "--attribute").items()}
     with opened(create=True) as mq:
-        published = mq.queue(queue).publish(content, **given)
+        published = mq.queue(queue).publish(sent, **given)
     if as_json:
         click.echo(json_text({"queue": queue, **published._asdict()}))
         return
@@ -83,7 +83,8 @@ def publish(
         click.echo("duplicate: it was there already, nothing was stored", err=True)
 
 
-def _source(body: str | None, path: str | None) -> bytes:
+def source(body: str | None, path: str | None) -> bytes:
+    """Return a body as it was typed, or read from a file or stdin."""
     if path is not None:
         if body is not None:
             raise click.UsageError("give BODY or --file, not both")
@@ -106,7 +107,8 @@ def _read(file: IO[bytes]) -> bytes:
     return data
 
 
-def _content(data: bytes, *, as_text: bool, as_bytes: bool) -> Json | bytes:
+def content(data: bytes, *, as_text: bool, as_bytes: bool) -> Json | bytes:
+    """Return what a body means: JSON, or a word that does not look like it; text or bytes if so asked."""
     if as_bytes:
         return data
     try:

@@ -54,8 +54,8 @@ def install_service(user: bool, name: str, show: bool, root: Path | None, path: 
     """
     found = loaded(path, root)
     arguments = [str(Path(sys.executable).parent / "pabal"), "up", "--root", str(found.root)]
-    if found.source != "the command line":
-        arguments += ["--config", os.path.abspath(found.source)]
+    if found.file is not None:
+        arguments += ["--config", os.path.abspath(found.file)]
     unit = _UNIT.format(
         root=_escaped(str(found.root)),
         command=" ".join(map(_quoted, arguments)),

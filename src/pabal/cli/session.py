@@ -35,7 +35,9 @@ def url_option(*, envvar: str | None = None) -> Callable[[F], F]:
         envvar=envvar,
         expose_value=False,
         callback=_remember,
-        help="The store: sqlite:PATH, file:DIR or hybrid:DIR. Else PABAL_URL, else " + DEFAULT_URL + ".",
+        help="The store: sqlite:PATH, file:DIR, hybrid:DIR or postgresql://HOST/DB. Else PABAL_URL, else "
+        + DEFAULT_URL
+        + ".",
     )
 
 

@@ -28,6 +28,12 @@ def json_text(value: object) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+def json_lines(value: object) -> str:
+    """Return the value as indented JSON, escaped likewise, without a final newline."""
+    lines = jsontext.pretty(value).decode().rstrip("\n").split("\n")
+    return "\n".join("".join(c if c.isprintable() else _escaped(c) for c in line) for line in lines)
+
+
 def body_text(body: Json | bytes) -> str:
     """Return a body on one line: JSON, or bytes as Python writes them."""
     return repr(body) if isinstance(body, bytes) else json_text(body)

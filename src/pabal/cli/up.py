@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import sys
 import time
 from contextlib import closing
@@ -18,15 +20,16 @@ from pabal.clock import SystemClock
 if TYPE_CHECKING:
     from pabal.manager.config import Config
 
+_MOST_FILES = 65536
 _TRY = """
 Try in another terminal:
   {mq} publish --queue jobs --message '{{"hello": "world"}}'
   {mq} consume --queue jobs
   {mq} ack --message-key KEY --lease-id LEASE
   {mq} status --queue jobs
-  pabal status{url}
+  {pabal} status{url}
 
-Ctrl-C stops it.
+Ctrl-C stops it; nothing is lost, and it goes on where it was when it is started again.
 """
 
 
@@ -53,8 +56,10 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
     from pabal.manager.manager import Manager
     from pabal.runtime.notify import Notifier
 
+    _raise_file_limit()
     changes = _changes(options)
     found = loaded(path, root, **changes)
+    file = found.file and found.file.absolute()
     screen = sys.stdout.isatty()
     # Where people look, lines of JSON would be in their way: then the log goes to a file in any case.
     log_root = found.log_root or (found.root if screen else None)
@@ -63,7 +68,8 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
         manager = Manager(
             found,
             clock=SystemClock(),
-            reread=lambda: read(path, root, **changes),
+            # The file that was found at the start: were it gone, the defaults would be no reload but a loss.
+            reread=lambda: read(file or path, root, **changes),
             notifier=Notifier(os.environ.get("NOTIFY_SOCKET", "")),
             passed=StatusLine() if screen else lambda report: None,
         )
@@ -98,13 +104,31 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
 def _lines(found: Config, log: Path | None) -> list[str]:
     facts = {
         "manager": f"{found.node_id}, pid {os.getpid()}, {time.strftime('%H:%M:%S')}",
-        "config": found.source if found.source != "the command line" else "none: all defaults",
+        "config": "none: all defaults" if found.file is None else str(found.file),
         "mailbox": short(found.ipc_root),
         "store": found.store_url,
         "log": short(log) if log else "stderr",
     }
     here = found.ipc_root in (Path.cwd() / "ipc", Path.cwd() / ".pabal/ipc")
-    mq = "pabal mq" if here else f"pabal mq --ipc-root {short(found.ipc_root)}"
+    pabal = _command()
+    mq = f"{pabal} mq" if here else f"{pabal} mq --ipc-root {short(found.ipc_root)}"
     usual = found.store_url == f"sqlite://{Path.cwd()}/.pabal/pabal.db"
-    trials = _TRY.format(mq=mq, url="" if usual else f" --url '{found.store_url}'")
+    trials = _TRY.format(mq=mq, pabal=pabal, url="" if usual else f" --url '{found.store_url}'")
     return [*(f"{name:<9}{value}" for name, value in facts.items()), trials]
+
+
+def _command() -> str:
+    """Return what to type for this command in another terminal, where our PATH may not be."""
+    ours = Path(sys.argv[0])
+    found = shutil.which("pabal")
+    if not ours.is_file() or (found is not None and os.path.samefile(found, ours)):
+        return "pabal"
+    return short(ours.absolute())
+
+
+def _raise_file_limit() -> None:
+    """Let the manager have as many files open as it may: a queue that is in use needs some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

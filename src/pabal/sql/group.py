@@ -16,14 +16,15 @@ from pabal.errors import Uncertain
 class Job:
     """One caller's work on its way through a commit: what to do, and what became of it."""
 
-    result: Any = None
-    error: BaseException | None = None
-    turn: threading.Lock | None = None  # released when this job leads or is done
+    __slots__ = ("durable", "error", "essential", "result", "turn", "work")
 
     def __init__(self, work: Callable[..., Any], durable: bool, essential: bool) -> None:
         self.work = work
         self.durable = durable
         self.essential = essential
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.turn: threading.Lock | None = None  # released when this job leads or is done
 
 
 class Group:
@@ -38,8 +39,14 @@ class Group:
 
     def run(self, job: Job) -> Any:
         """Return what the job's work returned, once it is committed; raise what it raised."""
+        # A caller alone passes straight through here: a step more costs it several times its weight, since every sync
+        # leaves the processor's caches cold.
         try:
-            self._join(job)
+            with self._mutex:
+                if self._leader is None:
+                    self._leader, self._batch = job, [job]
+                else:
+                    self._queue_up(job)
             if (turn := job.turn) is not None:
                 turn.acquire()
             if self._leader is job:
@@ -52,36 +59,49 @@ class Group:
             raise
         finally:
             try:
-                self._leave(job)
+                with self._mutex:
+                    if self._leader is job and len(self._batch) == 1 and not self._waiting:
+                        self._leader = None
+                    else:
+                        self._leave(job)
             except BaseException:
-                self._leave(job)  # interrupted in its turn: whoever keeps the lead keeps everybody out
+                with self._mutex:
+                    self._leave(job)  # interrupted in its turn: whoever keeps the lead keeps everybody out
                 raise
         if job.error is not None:
             raise job.error
         return job.result
 
-    def _join(self, job: Job) -> None:
-        with self._mutex:
-            if self._leader is None:
-                self._leader, self._batch = job, [job]
-            else:
-                job.turn = threading.Lock()
-                job.turn.acquire()
-                self._waiting.append(job)
+    def _queue_up(self, job: Job) -> None:
+        job.turn = threading.Lock()
+        job.turn.acquire()
+        self._waiting.append(job)
 
     def _leave(self, job: Job) -> None:
-        with self._mutex:
-            if job in self._waiting:
-                self._waiting.remove(job)  # it gave up waiting
-            if self._leader is not job:
-                return
-            for other in self._batch:
-                if other is not job:
-                    _wake(other)
-            self._batch, self._waiting = self._waiting, []
-            self._leader = self._batch[0] if self._batch else None
-            if self._leader is not None:
-                _wake(self._leader)
+        if job in self._waiting:
+            self._waiting.remove(job)  # it gave up waiting
+        if self._leader is not job:
+            return
+        for other in self._batch:
+            if other is not job:
+                _wake(other)
+        self._batch, self._waiting = self._waiting, []
+        self._leader = self._batch[0] if self._batch else None
+        if self._leader is not None:
+            _wake(self._leader)
+
+
+def fail(jobs: list[Job], error: BaseException) -> None:
+    """Let every one of these callers hear of the error."""
+    for job in jobs:
+        job.error = _copy(error) if len(jobs) > 1 else error
+
+
+def _copy(error: BaseException) -> BaseException:
+    # Each caller raises its own: a traceback belongs to one thread.
+    twin = type(error)(*error.args)
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 def _wake(job: Job) -> None:

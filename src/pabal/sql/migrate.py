@@ -21,15 +21,15 @@ class Runner(Protocol):
 
 def migrate(connection: Runner, component: str, package: str) -> int:
     """Bring the component's tables to the newest version; return it. Refuse a newer one than this release knows."""
-    steps = _steps(component, package)
-    newest = max(steps)
+    known = steps(component, package)
+    newest = max(known)
     found = version(connection, component)
     if found > newest:
         raise StoreRefused(
             f"the database has schema {found} of {component}; this release knows {newest}: upgrade pabal to open it"
         )
     for number in range(found + 1, newest + 1):
-        connection.execute(steps[number])
+        connection.execute(known[number])
     if found < newest:
         set_fact(connection, f"schema.{component}", newest)
     return newest
@@ -51,10 +51,11 @@ def set_fact(connection: Runner, key: str, value: object) -> None:
     connection.execute("insert or replace into meta (key, value) values (?, ?)", (key, value))
 
 
-def _steps(component: str, package: str) -> dict[int, str]:
+def steps(component: str, package: str) -> dict[int, str]:
+    """Return the SQL of each migration that lies beside a driver, by its number."""
     name = re.compile(rf"{re.escape(component)}_(\d+)\.sql")
-    steps = {}
+    found = {}
     for file in resources.files(package).iterdir():
         if match := name.fullmatch(file.name):
-            steps[int(match[1])] = file.read_text("utf-8")
-    return steps
+            found[int(match[1])] = file.read_text("utf-8")
+    return found

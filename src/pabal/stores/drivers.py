@@ -79,6 +79,33 @@ class HybridDriver:
         return SqliteStore.exists(Path(self._options.get("db", path / "pabal.db")))
 
 
+class PostgresDriver:
+    """schema: where the tables are, `pabal` if nothing is said; patience: seconds to try for while the server is away.
+
+    All else in the URL is libpq's. The server's clock is the only one.
+    """
+
+    known = frozenset({"schema", "patience"})
+
+    def __init__(self, url: str) -> None:
+        from pabal.sql.links import split_url
+
+        self._url, options = split_url(url, self.known)
+        self._more: dict[str, Any] = {name: options[name] for name in ("schema",) if name in options}
+        if "patience" in options:
+            self._more["patience"] = _seconds("patience", options["patience"])
+
+    def __call__(self, path: Path, /, *, clock: Clock) -> Store:
+        from pabal.stores.postgres import PostgresStore
+
+        return PostgresStore(self._url, **self._more)
+
+    def exists(self, path: Path, /) -> bool:
+        from pabal.stores.postgres import PostgresStore
+
+        return PostgresStore.exists(self._url, **self._more)
+
+
 DRIVERS: dict[str, type[SqliteDriver | FileDriver | HybridDriver]] = {
     "sqlite": SqliteDriver,
     "file": FileDriver,
@@ -89,15 +116,20 @@ DRIVERS: dict[str, type[SqliteDriver | FileDriver | HybridDriver]] = {
 def _common(options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "busy" in options:
-        try:
-            found["busy"] = float(options["busy"])
-        except ValueError as exc:
-            raise InvalidUrl(f"busy must be seconds; found {options['busy']!r:.40}") from exc
-        if not 0 <= found["busy"] <= 3600:
-            raise InvalidUrl(f"busy must be 0 to 3600 seconds; found {options['busy']!r:.40}")
+        found["busy"] = _seconds("busy", options["busy"])
     if options.keys() & {"kv", "index", "template"}:
         found["tables"] = _tables(options)
     return found
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as exc:
+        raise InvalidUrl(f"{name} must be seconds; found {text!r:.40}") from exc
+    if not 0 <= value <= 3600:
+        raise InvalidUrl(f"{name} must be 0 to 3600 seconds; found {text!r:.40}")
+    return value
 
 
 def _tables(options: Options) -> Tables:

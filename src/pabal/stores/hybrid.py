@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pabal.clock import Clock
 from pabal.codec import Codec
-from pabal.sql.sqlite import BUSY_SECONDS
+from pabal.sql.connection import BUSY_SECONDS
 from pabal.stores.sqlite import SqliteStore
 from pabal.stores.sqlite.bodies import BodyFolder
 from pabal.stores.sqlite.seed import Tables

@@ -12,10 +12,21 @@ from pabal.testing.history import Event, History, Report, check_history, read_hi
 if TYPE_CHECKING:
     from pabal.testing.codec_suite import CodecSuite
     from pabal.testing.store_suite import StoreSuite
+    from pabal.testing.topic_suite import TopicSuite
 
-__all__ = ["CodecSuite", "Event", "History", "ManualClock", "Report", "StoreSuite", "check_history", "read_history"]
+__all__ = [
+    "CodecSuite",
+    "Event",
+    "History",
+    "ManualClock",
+    "Report",
+    "StoreSuite",
+    "TopicSuite",
+    "check_history",
+    "read_history",
+]
 
-_SUITES = {"CodecSuite": "codec_suite", "StoreSuite": "store_suite"}
+_SUITES = {"CodecSuite": "codec_suite", "StoreSuite": "store_suite", "TopicSuite": "topic_suite"}
 
 
 def __getattr__(name: str) -> Any:

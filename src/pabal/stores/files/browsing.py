@@ -16,7 +16,8 @@ from pabal.stores.files.reading import (
     read_whole,
     why_path,
 )
-from pabal.stores.files.spool import Root, Spool
+from pabal.stores.files.root import Root
+from pabal.stores.files.spool import Spool
 
 WAITING = (State.READY, State.DELAYED)
 
@@ -42,9 +43,9 @@ def waiting(root: Root, spool: Spool) -> list[tuple[str, str, Slot, State]]:
     now, found = root.now(), []
     for directory in spool.waiting:
         for name in os.listdir(directory):
-            slot = root.names.parse(name)
+            slot = root.names.parse(name) if root.layout.admits(name) else None
             order = order_in(root, spool, directory, name, slot) if slot is not None else None
-            if slot is not None and order is not None and root.layout.admits(name):
+            if slot is not None and order is not None:
                 cursor = f"{100 - order.priority:03}-{order.due:013}-{order.id}"
                 state = waiting_state(spool, directory, order.due, now)
                 found.append((cursor, f"{directory}/{name}", slot._replace(due=order.due), state))

@@ -1,4 +1,4 @@
-"""System calls that Python has no names for: exchange two files, never replace one, start writing back."""
+"""System calls that Python has no names for: exchange two files, never replace one."""
 
 import ctypes
 import errno
@@ -7,10 +7,6 @@ import os
 _libc = ctypes.CDLL(None, use_errno=True)
 _HERE = -100  # AT_FDCWD
 _NOREPLACE, _EXCHANGE = 1, 2
-_START_WRITING = 2  # SYNC_FILE_RANGE_WRITE
-_sync_file_range = getattr(_libc, "sync_file_range", None)
-if _sync_file_range is not None:
-    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 def exchange(one: str, other: str) -> None:
@@ -28,12 +24,6 @@ def rename_new(source: str, target: str) -> None:
         # A file system without that flag: a second name, then one less.
         os.link(source, target, follow_symlinks=False)
         os.unlink(source)
-
-
-def start_writing(fd: int) -> None:
-    """Ask the kernel to write a file's pages, without waiting, so that many can be on their way at once."""
-    if _sync_file_range is not None:
-        _sync_file_range(fd, 0, 0, _START_WRITING)
 
 
 def _renameat2(source: str, target: str, flags: int) -> None:

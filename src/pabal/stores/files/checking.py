@@ -17,8 +17,9 @@ from pabal.stores.files.names import Slot
 from pabal.stores.files.publishing import rescue
 from pabal.stores.files.reading import UNREADABLE, read_message, read_whole, set_aside
 from pabal.stores.files.restating import restate, restated
+from pabal.stores.files.root import Root
 from pabal.stores.files.settling import remove
-from pabal.stores.files.spool import Root, Spool
+from pabal.stores.files.spool import Spool
 
 LEFTOVER_SECONDS = 60.0
 

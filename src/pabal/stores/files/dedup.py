@@ -19,6 +19,8 @@ from pabal.stores.files.spool import Spool
 
 _BY_KEY, _BY_ID, _GONE = "k", "i", "g"  # the first letter of a record's name; gone: the message of an id was purged
 
+CARRIED = "m"  # begins the tag of a message that comes from another store; others are hexadecimal
+
 
 class First(NamedTuple):
     """The message that a record stands for, the act that published it, and a hash of its plain name if it has one."""

@@ -9,7 +9,8 @@ from pabal.store import Receipt, State
 from pabal.stores.files.groups import Order
 from pabal.stores.files.names import Slot, tokened
 from pabal.stores.files.reading import learn
-from pabal.stores.files.spool import Held, Root, Spool
+from pabal.stores.files.root import Root
+from pabal.stores.files.spool import Held, Spool
 
 # In the order in which messages move, so that one on its way is not missed.
 _SEARCHED = (State.READY, State.DELAYED, State.INFLIGHT, State.DEAD, State.DONE, State.CORRUPT)
@@ -59,7 +60,9 @@ def _find_in(root: Root, spool: Spool, state: State, id: str) -> tuple[str, Slot
         if state is State.CORRUPT:
             if (slot.id if slot is not None else name) == id and not name.endswith(".why"):
                 return name, slot
-        elif slot is not None and _belongs(state, slot):
+        elif (
+            slot is not None and _belongs(state, slot) and (directory not in spool.waiting or root.layout.admits(name))
+        ):
             order = order_in(root, spool, directory, name, slot)
             if order is not None and order.id == id:
                 return name, slot

@@ -10,20 +10,24 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from pabal import durable, jsontext
-from pabal.store import Outcome, Settlement, State
+from pabal.store import Outcome, Receipt, Settlement, State
 from pabal.stores.files import dedup
 from pabal.stores.files.calls import rename_new
 from pabal.stores.files.dedup import First
 from pabal.stores.files.names import tokened
-from pabal.stores.files.publishing import Parcel, discard, made_here, publish, stage
+from pabal.stores.files.parcels import Parcel, discard, stage
+from pabal.stores.files.publishing import made_here, publish
+from pabal.stores.files.root import Root
 from pabal.stores.files.settling import Move, date, prepare, settled_before, tidy
-from pabal.stores.files.spool import Root, Spool
+from pabal.stores.files.spool import Spool
 
 OLD_SECONDS = 60.0
-_PLAN, _INPUT, _WHY = "plan.json", "input", "why"
+PLAN, INPUT, _WHY = "plan.json", "input", "why"
+
+Plan: TypeAlias = dict[str, Any]
 
 
 def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Sequence[Parcel]) -> Outcome:
@@ -36,7 +40,7 @@ def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Seque
         folder = _stage(root, settlement, move, parcels)
         with spool:
             try:
-                root.move(f"{spool.inflight}/{move.held.name}", f"{folder}/{_INPUT}")
+                root.move(f"{spool.inflight}/{move.held.name}", f"{folder}/{INPUT}")
                 committed = True
             except FileNotFoundError:
                 committed = False
@@ -45,7 +49,7 @@ def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Seque
             tidy(root, spool, settlement, move, applied=True)
             return Outcome.APPLIED
         spool.held.pop((settlement.receipt.id, settlement.receipt.token), None)
-        _remove(folder)
+        remove(folder)
     outcome = settled_before(root, spool, settlement)
     if outcome is Outcome.APPLIED:  # somebody's removal of the file was the ack
         publish(root, [parcel.draft for parcel in parcels])
@@ -54,9 +58,14 @@ def settle_with(root: Root, spool: Spool, settlement: Settlement, parcels: Seque
 
 def _stage(root: Root, settlement: Settlement, move: Move, parcels: Sequence[Parcel]) -> str:
     receipt = settlement.receipt
-    folder = f"{root.settling}/{receipt.id}~{tokened(receipt.token)}~{dedup.new_tag()}"
+    folder = folder_of(root, receipt)
     root.spare(lambda: _write(root, folder, receipt.queue, move, parcels))
     return folder
+
+
+def folder_of(root: Root, receipt: Receipt) -> str:
+    """Name a new folder for one settlement."""
+    return f"{root.settling}/{receipt.id}~{tokened(receipt.token)}~{dedup.new_tag()}"
 
 
 def _write(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Parcel]) -> None:
@@ -66,7 +75,7 @@ def _write(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Pa
     except OSError:
         with suppress(FileNotFoundError):
             os.rename(f"{folder}/{_WHY}", move.draft)
-        _remove(folder)
+        remove(folder)
         raise
 
 
@@ -76,22 +85,22 @@ def _fill(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Par
     stage(parcels)
     if move.draft:
         os.rename(move.draft, f"{folder}/{_WHY}")
-    plan = {
+    durable.write_whole(f"{folder}/{PLAN}", jsontext.pretty(plan_of(queue, move, parcels)))
+    durable.sync_dir(folder)
+    now = root.clock.now()
+    os.utime(folder, (now, now))
+    durable.sync_dir(root.settling)
+
+
+def plan_of(queue: str, move: Move, parcels: Sequence[Parcel]) -> Plan:
+    """Say what is to be done once the folder holds its input."""
+    return {
         "queue": queue,
         "id": move.id,
         "state": move.state,
         "name": move.name,
         "outputs": [_output(parcel) for parcel in parcels],
     }
-    fd = durable.write_new(f"{folder}/{_PLAN}", jsontext.pretty(plan))
-    try:
-        durable.sync(fd)
-    finally:
-        os.close(fd)
-    durable.sync_dir(folder)
-    now = root.clock.now()
-    os.utime(folder, (now, now))
-    durable.sync_dir(root.settling)
 
 
 def _output(parcel: Parcel) -> dict[str, Any]:
@@ -107,24 +116,35 @@ def _output(parcel: Parcel) -> dict[str, Any]:
 def finish(root: Root, folder: str) -> bool:
     """Complete a folder that holds its input; False if it does not."""
     try:
-        with open(f"{folder}/{_PLAN}", "rb") as file:
+        with open(f"{folder}/{PLAN}", "rb") as file:
             plan = jsontext.decode(file.read())
-        if not os.path.lexists(f"{folder}/{_INPUT}"):
+        if not os.path.lexists(f"{folder}/{INPUT}"):
             return False
         durable.sync_dir(folder)
     except (FileNotFoundError, ValueError):
         return False
-    outputs = [output for output in plan["outputs"] if _claim(root, folder, output)]
-    for spool in {root.make(output["queue"]) for output in outputs}:
-        spool.sync([spool.dedup])
-    for output in outputs:
-        _move_output(root, folder, output)
-    for output in outputs:
-        spool = root.make(output["queue"])
-        spool.sync([spool.dirs[State(output["state"])]])
-    _move_input(root, folder, plan)
-    _remove(folder)
+    complete(root, [(folder, plan)])
     return True
+
+
+def complete(root: Root, committed: Sequence[tuple[str, Plan]]) -> None:
+    """Bring outputs and inputs of committed folders, themselves durable, to their places; flushes are shared."""
+    outputs = [
+        (folder, output) for folder, plan in committed for output in plan["outputs"] if _claim(root, folder, output)
+    ]
+    queues = {root.make(output["queue"]) for _, output in outputs}
+    for spool in queues:
+        spool.sync([spool.dedup])
+    for folder, output in outputs:
+        _move_output(root, folder, output)
+    for directory in {root.make(output["queue"]).dirs[State(output["state"])] for _, output in outputs}:
+        durable.sync_dir(directory)
+    for directory in {directory for folder, plan in committed for directory in _move_input(root, folder, plan)}:
+        durable.sync_dir(directory)
+    for spool in {root.make(plan["queue"]) for _, plan in committed}:
+        spool.ring()
+    for folder, _ in committed:
+        remove(folder)
 
 
 def _claim(root: Root, folder: str, output: dict[str, Any]) -> bool:
@@ -154,19 +174,19 @@ def _move_output(root: Root, folder: str, output: dict[str, Any]) -> None:
             pass  # another finisher was here
 
 
-def _move_input(root: Root, folder: str, plan: dict[str, Any]) -> None:
+def _move_input(root: Root, folder: str, plan: Plan) -> tuple[str, str]:
+    """Bring the input to where its verdict takes it; return the directories that changed."""
     spool, state = root.make(plan["queue"]), State(plan["state"])
     why = f"{spool.dirs[state]}/{plan['name']}.why"
     if state in (State.READY, State.DELAYED):
         why = f"{spool.why}/{plan['id']}.why"
     with spool:
-        if os.path.lexists(f"{folder}/{_INPUT}"):  # else another finisher was here
+        if os.path.lexists(f"{folder}/{INPUT}"):  # else another finisher was here
             with suppress(FileNotFoundError):
                 root.move(f"{folder}/{_WHY}", why)
-            date(root, f"{folder}/{_INPUT}")
-            root.move(f"{folder}/{_INPUT}", f"{spool.dirs[state]}/{plan['name']}")
-    spool.sync([spool.dirs[state], os.path.dirname(why)])
-    spool.ring()
+            date(root, f"{folder}/{INPUT}")
+            root.move(f"{folder}/{INPUT}", f"{spool.dirs[state]}/{plan['name']}")
+    return spool.dirs[state], os.path.dirname(why)
 
 
 def finish_all(root: Root) -> int:
@@ -193,13 +213,13 @@ def _give_up(root: Root, folder: str) -> None:
     away = f"{root.settling}/.{dedup.new_tag()}"
     with suppress(OSError):
         os.rename(folder, away)
-        if os.path.lexists(f"{away}/{_INPUT}"):
+        if os.path.lexists(f"{away}/{INPUT}"):
             os.rename(away, folder)  # it was committed at this very moment
         else:
-            _remove(away)
+            remove(away)
 
 
-def _remove(folder: str) -> None:
+def remove(folder: str) -> None:
     # Not shutil.rmtree: where an interrupt strikes it closes a descriptor twice, perhaps another's by then.
     with suppress(OSError):
         discard(f"{folder}/{name}" for name in os.listdir(folder))

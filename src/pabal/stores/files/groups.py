@@ -5,6 +5,7 @@ Of a group only the earliest waiting member leads, and only while none that came
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeAlias
@@ -30,6 +31,8 @@ class DocumentOrder(NamedTuple):
 
 
 Order: TypeAlias = Slot | DocumentOrder  # a native name says it all by itself
+# Reads the document of a plain name (directory, name, slot) and remembers its order.
+Learn: TypeAlias = Callable[[str, str, Slot], DocumentOrder | None]
 
 
 class Member(NamedTuple):

@@ -10,21 +10,26 @@ from __future__ import annotations
 import os
 import stat
 import zlib
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from pabal import durable, jsontext
 from pabal.errors import DecodeError, PabalError
 from pabal.message import Message
-from pabal.store import Draft, Failure, State
+from pabal.store import Draft, Failure, FailureCode, State
 from pabal.stores.files import dedup
 from pabal.stores.files.calls import rename_new
 from pabal.stores.files.dedup import First
 from pabal.stores.files.listing import Listing
 from pabal.stores.files.names import Slot, digest, floored, native_base, plain_stem
 from pabal.stores.files.reading import UNREADABLE, check_regular, id_of_stem, order_of, read_whole, set_aside
-from pabal.stores.files.spool import Root, Spool
+from pabal.stores.files.root import Root
+from pabal.stores.files.spool import Spool
 
 PATIENCE = 2.0  # seconds
+_FLUSHED = 200  # files flushed together, each with an open descriptor
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Found(NamedTuple):
@@ -44,7 +49,10 @@ class Found(NamedTuple):
 def take_in(root: Root, spool: Spool, listing: Listing) -> bool:
     """Read what is new; True if something has found its place. Takes the lock for each file."""
     moved = False
-    for name in list(listing.strangers):
+    names = list(listing.strangers)
+    for number, name in enumerate(names):
+        if number % _FLUSHED == 0 and len(names) > 1:
+            _flush(spool, names[number : number + _FLUSHED])
         seen = listing.strangers.pop(name, None)  # before it is looked at: it may come again meanwhile
         if seen is None:
             continue  # another thread is at it
@@ -58,6 +66,21 @@ def take_in(root: Root, spool: Spool, listing: Listing) -> bool:
     if moved:
         spool.sync(spool.waiting)
     return moved
+
+
+def _flush(spool: Spool, names: Sequence[str]) -> None:
+    """Flush many files at once, for alone each would wait for the disk; what is clean is soon flushed again."""
+    fds: list[int] = []
+    try:
+        for name in names:
+            with suppress(OSError):
+                path = f"{spool.waiting[0]}/{name}"
+                if stat.S_ISREG(os.lstat(path).st_mode):  # opening a FIFO would wake its writer
+                    fds.append(os.open(path, _READ))
+        durable.sync_all(fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def _take_one(root: Root, spool: Spool, listing: Listing, name: str, seen: float) -> bool | None:
@@ -88,7 +111,7 @@ def _read(root: Root, about: os.stat_result, directory: str, name: str) -> Found
         raise
     except Exception as exc:  # whatever it is, the other files are served
         raise DecodeError(f"{type(exc).__name__}: {exc}", data) from exc
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, _READ)
     try:
         durable.sync(fd)
     finally:
@@ -167,7 +190,7 @@ def _give_order(root: Root, spool: Spool, listing: Listing, found: Found) -> Non
 
 def _drop(root: Root, spool: Spool, found: Found, slot: Slot, first: First) -> None:
     target = f"{spool.dirs[State.DONE]}/{slot.base}~a0~s{root.now():x}.{first.tag or 'first'}{slot.extension}"
-    failure = Failure("DUPLICATE", f"{first.id} was first", root.clock.now())
+    failure = Failure(FailureCode.DUPLICATE, f"{first.id} was first", root.clock.now())
     root.write_spare(f"{target}.why", jsontext.pretty(failure), synced=False)
     root.move(found.path, target)
 

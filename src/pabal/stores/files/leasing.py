@@ -16,7 +16,8 @@ from pabal.stores.files.listing import Listing
 from pabal.stores.files.names import Slot, booted, ceiled, digest, tokened
 from pabal.stores.files.reading import UNREADABLE, learn, read_failure, read_message, set_aside, why_path
 from pabal.stores.files.restating import restate
-from pabal.stores.files.spool import Held, Root, Spool
+from pabal.stores.files.root import Root
+from pabal.stores.files.spool import Held, Spool
 
 JUDGING_SECONDS = 5.0  # how long who takes over a message may hold it
 _LAST_DEADLINE = 16**10 - 1
@@ -57,16 +58,16 @@ def lease(root: Root, queue: str, limit: int, seconds: float, consumer: str, tok
         return held
     token, target = token or new_token(), digest(consumer) if consumer else ""
     leases: list[Lease] = []
-    met = False  # strangers were looked at: those that stay are left to their writers
+    met: set[str] = set()  # strangers that were looked at: those that stay are left to their writers
     while len(leases) < limit:
         with spool:
             listing = listing_of(root, spool)
             listing.refresh()
-            wait = listing.strangers and not met
-            taken = [] if wait else _take(root, spool, listing, limit - len(leases), token, seconds, target)
-        if wait:
+            fresh = listing.strangers.keys() - met
+            taken = [] if fresh else _take(root, spool, listing, limit - len(leases), token, seconds, target)
+        if fresh:
             take_in(root, spool, listing)
-            met = True
+            met |= fresh
             continue
         leases += _read_all(root, spool, taken, token)
         if not taken:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from pabal.message import Message
 
 LAST_DUE = 10**13 - 1
+ID_PLACE = 18  # where the id begins in a native name
 REVIVED = "revived"  # in the place of a token: what its document says of expiry no longer counts
 _TOKEN, _BOOT, _HASH, _HEX = r"[0-9A-Za-z_-]{1,16}", r"[0-9A-Za-z_-]{1,8}", r"[0-9a-z]{8}", r"[0-9a-f]{1,13}"
 _MOVING = (

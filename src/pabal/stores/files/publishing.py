@@ -9,77 +9,32 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
-from pabal import durable
-from pabal.codec import Restatable
-from pabal.errors import QueueFull, StoreClosed, TooLarge, Uncertain
-from pabal.names import check_id
+from pabal.errors import QueueFull, StoreClosed, Uncertain
 from pabal.store import Draft, Published, State
 from pabal.stores.files import dedup
-from pabal.stores.files.calls import rename_new, start_writing
+from pabal.stores.files.calls import rename_new
 from pabal.stores.files.dedup import First
 from pabal.stores.files.finding import locate
 from pabal.stores.files.leasing import listing_of
-from pabal.stores.files.names import ceiled, digest, floored, native_base, plain_stem
-from pabal.stores.files.spool import Root, Spool
+from pabal.stores.files.parcels import Parcel, discard, pack, stage
+from pabal.stores.files.root import Root
+from pabal.stores.files.spool import Spool
 
-_CHUNK = 200  # files written and flushed together, each with an open descriptor
 _REMEMBERED = 10_000  # ids published of late
-_GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-
-
-class Parcel:
-    """One draft on its way to its directory."""
-
-    __slots__ = (
-        "crc",
-        "data",
-        "draft",
-        "due",
-        "first",
-        "id",
-        "now",
-        "path",
-        "records",
-        "spool",
-        "state",
-        "stem",
-        "tag",
-    )
-
-    def __init__(self, root: Root, draft: Draft, data: bytes, now: float) -> None:
-        self.draft, self.data, self.id = draft, data, draft.message.id
-        self.spool = root.make(draft.queue)
-        self.now, self.due = now, ceiled(now + draft.delay) if draft.delay > 0 else floored(now)
-        self.state = State.DELAYED if draft.delay > 0 else State.READY
-        if root.layout.mirror and isinstance(root.codec, Restatable):
-            self.data = root.codec.restate(data, self.state, at=now)
-        self.crc = zlib.crc32(self.data)
-        self.records = dedup.records_of(self.spool, draft, now)
-        self.first: First | None = None
-        self.stem = "" if root.names.native else plain_stem(root.layout.stem(draft.message))
-        self.tag = dedup.new_tag()
-        self.path = f"{self.spool.tmp}/{self.tag}~{self.name(root, 0)}"
-
-    @property
-    def as_first(self) -> First:
-        return First(self.id, self.tag, digest(self.stem, 10) if self.stem else "")
-
-    def name(self, root: Root, stamp: int) -> str:
-        extension = root.names.extension
-        if root.names.native:
-            base = native_base(self.draft.message, self.id, self.due, stamp=stamp, crc=self.crc, own=True)
-            return f"{base}{extension}"
-        delay = f"~a0~d{self.due:x}" if self.draft.delay > 0 else ""
-        return f"{self.stem}{delay}{extension}"
+GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 
 
 def publish(root: Root, drafts: Sequence[Draft]) -> list[Published]:
     """Store the drafts; see the contract."""
-    parcels = pack(root, drafts)
+    return send(root, pack(root, drafts))
+
+
+def send(root: Root, parcels: Sequence[Parcel]) -> list[Published]:
+    """Bring parcels to their directories, durably, and say for each whether it was there already."""
+    parcels = list(parcels)
     _look_for_first(root, parcels)
     fresh = [parcel for parcel in parcels if parcel.first is None]
     _check_room(root, fresh)
@@ -115,19 +70,6 @@ def _remember(parcels: list[Parcel]) -> None:
             parcel.spool.published.add(parcel.id)
 
 
-def pack(root: Root, drafts: Iterable[Draft]) -> list[Parcel]:
-    """Encode the drafts and check what can be refused, before anything is written."""
-    now = root.clock.now()
-    encoded = []
-    for draft in drafts:
-        check_id(draft.message.id)
-        data = root.codec.encode(draft.message, queue=draft.queue)
-        if len(data) > draft.terms.max_bytes:
-            raise TooLarge(f"{draft.terms.max_bytes} bytes at most in {draft.queue}; the document has {len(data)}")
-        encoded.append((draft, data))
-    return [Parcel(root, draft, data, now) for draft, data in encoded]
-
-
 def _look_for_first(root: Root, parcels: list[Parcel]) -> None:
     """Find what is there already, within the batch too, without the lock: `_claim` looks again for the rest."""
     now, batch = root.now(), dict[str | tuple[Spool, str], First]()
@@ -142,7 +84,7 @@ def _look_for_first(root: Root, parcels: list[Parcel]) -> None:
 def made_here(root: Root, parcel: Parcel) -> First | None:
     """Find the message of an id that we made, which has no record: by name."""
     # Looked for only if it may be there: it comes back as given (after Uncertain), or this process has published it.
-    suspect = _GENERATED.fullmatch(parcel.id) if parcel.draft.given_id else parcel.id in parcel.spool.published
+    suspect = GENERATED(parcel.id) if parcel.draft.given_id else parcel.id in parcel.spool.published
     return First(parcel.id, "") if suspect and locate(root, parcel.spool, parcel.id) else None
 
 
@@ -177,41 +119,6 @@ def _room_kept(root: Root, parcels: list[Parcel]) -> ExitStack:
                 discard(parcel.path for parcel in fresh)
                 raise
         return locks.pop_all()
-
-
-def stage(parcels: Sequence[Parcel]) -> None:
-    """Write every parcel whole and flushed to its path; on failure none is left."""
-    done: list[str] = []
-    try:
-        for start in range(0, len(parcels), _CHUNK):
-            _write(parcels[start : start + _CHUNK], done)
-    except BaseException:
-        discard(done)
-        raise
-
-
-def _write(parcels: Sequence[Parcel], done: list[str]) -> None:
-    open_files: list[int] = []
-    try:
-        for parcel in parcels:
-            fd = durable.write_new(parcel.path, parcel.data)
-            open_files.append(fd)
-            done.append(parcel.path)
-            os.utime(fd, (parcel.now, parcel.now))  # from here it waits
-        if len(open_files) > 1:
-            for fd in open_files:
-                start_writing(fd)
-        for fd in open_files:
-            durable.sync(fd)
-    finally:
-        for fd in open_files:
-            os.close(fd)
-
-
-def discard(paths: Iterable[str]) -> None:
-    for path in paths:
-        with suppress(OSError):
-            os.unlink(path)
 
 
 def _claim(root: Root, parcels: list[Parcel]) -> None:
@@ -291,8 +198,8 @@ def rescue(root: Root, spool: Spool, tags: set[str]) -> None:
     for name in os.listdir(spool.tmp):
         mark, _, final = name.partition("~")
         slot = root.names.parse(final)
-        if slot is None or mark not in tags:
-            continue
+        if slot is None or mark not in tags or mark.startswith(dedup.CARRIED):
+            continue  # of a carried message only who carries it knows the state
         with spool:
             state = State.DELAYED if slot.due > root.now() else State.READY
             if slot.group:

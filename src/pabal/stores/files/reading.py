@@ -17,7 +17,8 @@ from pabal.policy import LARGEST_MAX_BYTES
 from pabal.store import Failure, FailureCode, State
 from pabal.stores.files.groups import DocumentOrder
 from pabal.stores.files.names import Slot, ceiled, digest, floored, plain_stem
-from pabal.stores.files.spool import Root, Spool
+from pabal.stores.files.root import Root
+from pabal.stores.files.spool import Spool
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SPECIAL = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})  # a symlink, a socket or FIFO, a device without driver
@@ -38,6 +39,8 @@ def read_whole(path: str) -> tuple[bytes, float]:
         raise
     try:
         about = os.fstat(fd)
+        if about.st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "removed just as it was opened", path)
         check_regular(about)
         return _read(fd, about.st_size), about.st_mtime
     finally:

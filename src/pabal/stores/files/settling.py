@@ -13,7 +13,8 @@ from pabal.stores.files.finding import find_lease, find_settled, locate
 from pabal.stores.files.names import ceiled
 from pabal.stores.files.reading import why_path
 from pabal.stores.files.restating import restate
-from pabal.stores.files.spool import Held, Root, Spool
+from pabal.stores.files.root import Root
+from pabal.stores.files.spool import Held, Spool
 
 _WHERE: dict[type[Verdict], tuple[State, ...]] = {
     Done: (State.DONE,),
@@ -67,13 +68,18 @@ def _settle_late(root: Root, spool: Spool, settlement: Settlement, durable: bool
     return settled_before(root, spool, settlement)
 
 
-def prepare(root: Root, spool: Spool, settlement: Settlement, *, synced: bool) -> Move | None:
-    """Find the file and write what goes before it; None if the receipt holds nothing."""
+def find_move(root: Root, spool: Spool, settlement: Settlement) -> Move | None:
+    """Find the file that a receipt holds and where its verdict takes it."""
     receipt, verdict = settlement
     held = spool.held.get((receipt.id, receipt.token)) or find_lease(root, spool, receipt)
-    if held is None:
+    return None if held is None else Move(root, receipt.id, held, verdict)
+
+
+def prepare(root: Root, spool: Spool, settlement: Settlement, *, synced: bool) -> Move | None:
+    """Find the file and write what goes before it; None if the receipt holds nothing."""
+    verdict, move = settlement.verdict, find_move(root, spool, settlement)
+    if move is None:
         return None
-    move = Move(root, receipt.id, held, verdict)
     if verdict.failure is not None:
         move.draft = f"{spool.tmp}/{new_tag()}~why"
         root.write_spare(move.draft, jsontext.pretty(verdict.failure), synced=synced)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pabal import jsontext
+from pabal import durable, jsontext
 from pabal.clock import Clock, SystemClock
 from pabal.errors import InvalidInput, PabalError, StoreFailed
 from pabal.names import check_name
@@ -29,9 +29,10 @@ from pabal.store import (
     State,
     Watch,
 )
-from pabal.stores.files import browsing, checking, follow_ups, leasing, publishing, settling, tending
+from pabal.stores.files import browsing, carrying, checking, follow_ups, joint, leasing, publishing, settling, tending
 from pabal.stores.files.dedup import new_tag
-from pabal.stores.files.spool import FORMAT, Root, write_synced
+from pabal.stores.files.parcels import pack
+from pabal.stores.files.root import FORMAT, Root
 from pabal.stores.layout import Layout, NativeLayout
 from pabal.watch import ARRIVALS, ATTRIB, MOVED_TO, PathWatch
 
@@ -78,9 +79,7 @@ class FileStore:
             spool = root.spool(settlements[0].receipt.queue)
             return settling.settle(root, spool, settlements, durable=durable) if spool else [Outcome.LOST]
         parcels = root.spare(
-            lambda: {
-                n: publishing.pack(root, each.verdict.then) for n, each in enumerate(settlements) if each.verdict.then
-            }
+            lambda: {n: pack(root, each.verdict.then) for n, each in enumerate(settlements) if each.verdict.then}
         )
         outcomes = [Outcome.LOST] * len(settlements)
         bare: dict[str, list[int]] = {}
@@ -93,10 +92,15 @@ class FileStore:
                 found = settling.settle(root, spool, [settlements[n] for n in numbers], durable=durable)
                 for number, outcome in zip(numbers, found, strict=True):
                     outcomes[number] = outcome
-        for number, outputs in parcels.items():
-            spool = root.spool(settlements[number].receipt.queue)
+        followed: dict[str, list[int]] = {}
+        for number in parcels:
+            followed.setdefault(settlements[number].receipt.queue, []).append(number)
+        for queue, numbers in followed.items():
+            spool = root.spool(queue)
             if spool is not None:
-                outcomes[number] = follow_ups.settle_with(root, spool, settlements[number], outputs)
+                settled = joint.settle_all(root, spool, [(settlements[n], parcels[n]) for n in numbers])
+                for number, outcome in zip(numbers, settled, strict=True):
+                    outcomes[number] = outcome
         return outcomes
 
     def extend(self, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:
@@ -142,6 +146,10 @@ class FileStore:
         with _Guard(self._root, "purging"):
             return tending.purge(self._root, queue, state, age, limit, ids)
 
+    def carry(self, queue: str, entries: Sequence[Entry], *, window: float = 300.0) -> list[str]:
+        with _Guard(self._root, "carrying"):
+            return carrying.carry(self._root, queue, entries, window)
+
     def queues(self) -> list[str]:
         with _Guard(self._root, "looking"):
             return sorted(self._root.layout.queues(Path(self._root.path)))
@@ -162,7 +170,7 @@ class FileStore:
         with _Guard(self._root, "writing settings"):
             spool = self._root.make(queue)
             draft = f"{spool.tmp}/{new_tag()}~settings"
-            write_synced(draft, jsontext.pretty(dict(settings)))
+            durable.write_whole(draft, jsontext.pretty(dict(settings)))
             os.rename(draft, f"{spool.private}/settings.json")
             spool.sync([spool.private])
 

@@ -18,8 +18,9 @@ from pabal.stores.files.leasing import look
 from pabal.stores.files.names import Slot, floored
 from pabal.stores.files.reading import why_path
 from pabal.stores.files.restating import restate
+from pabal.stores.files.root import NO_ROOM, Root
 from pabal.stores.files.settling import date, remove
-from pabal.stores.files.spool import NO_ROOM, Root, Spool
+from pabal.stores.files.spool import Spool
 
 _REMEMBERED = 100_000  # of the oldest settled names, so that a large directory is listed rarely
 _SWEEP_SLICE = 1000

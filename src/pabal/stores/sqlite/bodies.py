@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-from pabal.durable import make_dirs, sync, sync_dir, translated, write_new
+from pabal.durable import make_dirs, sync_all, sync_dir, translated, write_new
 from pabal.errors import StoreFailed
 from pabal.ids import new_token
 from pabal.names import check_id
@@ -80,10 +80,7 @@ class BodyFolder:
                     place, fd = self._write(document)
                     places.append(place)
                     fds.append(fd)
-                for fd in fds:
-                    _start_writeback(fd)
-                for fd in fds:
-                    sync(fd)
+                sync_all(fds)
                 for queue in {document.queue for document in documents}:
                     sync_dir(self._root / queue)
         except BaseException:
@@ -140,9 +137,3 @@ class BodyFolder:
                     for file in os.scandir(folder.path):
                         with suppress(FileNotFoundError):
                             yield f"{folder.name}/{file.name}", file.stat(follow_symlinks=False)
-
-
-def _start_writeback(fd: int) -> None:
-    # Asking the kernel to let go of the pages makes it write them out at once, all files side by side.
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

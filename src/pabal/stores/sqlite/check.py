@@ -11,10 +11,13 @@ from typing import Any
 from pabal.clock import Clock
 from pabal.codec import Codec
 from pabal.errors import DecodeError
-from pabal.sql.sqlite import Connection, Database, Transaction
+from pabal.sql.connection import Connection
+from pabal.sql.sqlite import Database
+from pabal.sql.writer import Transaction
 from pabal.store import Finding
 from pabal.stores.sqlite.bodies import Bodies, BodyFolder
-from pabal.stores.sqlite.moves import release, take_spent
+from pabal.stores.sqlite.groups import release
+from pabal.stores.sqlite.moves import take_spent
 from pabal.stores.sqlite.rows import DEAD, HELD, STATES, DocumentGone, fault, read_message
 
 _SLICE = 500
@@ -44,11 +47,11 @@ def check(db: Database, bodies: Bodies, codec: Codec, clock: Clock, *, repair: b
     findings += _check_groups(db, repair)
     if isinstance(bodies, BodyFolder):
         findings += _check_leftovers(db, bodies, repair)
-    if not db.ballast.present:
+    if not db.room.ballast.present:
         if repair:
-            db.ballast.restore()
+            db.room.ballast.restore()
         findings.append(
-            Finding(f"{db.path}.ballast", "there is no ballast", "make it when there is room", db.ballast.present)
+            Finding(f"{db.path}.ballast", "there is no ballast", "make it when there is room", db.room.ballast.present)
         )
     return findings
 
@@ -122,7 +125,7 @@ def _stuck(number: int, group: str) -> Any:
 
 
 def _check_leftovers(db: Database, bodies: BodyFolder, repair: bool) -> Iterator[Finding]:
-    while repair and (names := db.write(lambda tx: take_spent(tx, _SLICE), durable=True, essential=True)):
+    while repair and (names := db.write(partial(take_spent, _SLICE), durable=True, essential=True)):
         bodies.drop(names)
     # Time of change, as the file system tells it: both readings come from the same clock.
     oldest = time.time() - _LEFTOVER_SECONDS

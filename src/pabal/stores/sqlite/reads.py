@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from pabal.errors import InvalidInput
-from pabal.sql.sqlite import Connection
+from pabal.sql.connection import Connection
 from pabal.store import State
 from pabal.stores.sqlite.rows import DELAYED, HELD, INFLIGHT, NUMBERS, READY, STATES
 
@@ -55,6 +55,10 @@ def anything(db: Connection, number: int, consumer: str, now: float) -> bool:
 
 def lapsed(db: Connection, number: int, boot: float, now: float) -> bool:
     return bool(db.execute(_LAPSED, (number, boot, now)).get)
+
+
+def any_spent(db: Connection) -> bool:
+    return bool(db.execute("select exists (select 1 from spent)").get)
 
 
 def next_due(db: Connection, number: int, now: float, boot: float) -> float | None:

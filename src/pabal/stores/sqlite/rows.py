@@ -1,12 +1,13 @@
 """How rows of `messages` say what the contract says in values: states as numbers, failures as JSON text."""
 
+from typing import Any
 from zlib import crc32
 
 from pabal import jsontext
 from pabal.codec import Codec
 from pabal.errors import DecodeError
 from pabal.message import Message
-from pabal.store import Failure, FailureCode, State
+from pabal.store import Entry, Failure, FailureCode, State
 from pabal.stores.sqlite.bodies import Bodies, Place
 
 READY, DELAYED, INFLIGHT, HELD, DONE, DEAD, CORRUPT = range(7)
@@ -42,3 +43,17 @@ def fault(exc: DecodeError, at: float, attempt: int) -> tuple[int, str]:
     if isinstance(exc, DocumentGone):
         return DEAD, text_of(Failure(FailureCode.MISSING_PAYLOAD, exc.reason, at, attempt))
     return CORRUPT, text_of(Failure(FailureCode.CORRUPT, exc.reason, at, attempt))
+
+
+def entry_of(queue: str, row: tuple[Any, ...], cursor: str, codec: Codec, bodies: Bodies) -> Entry:
+    """Return what browse shows of a row of `reads.COLUMNS`."""
+    _, id, state, attempt, due_at, _, _, failure, crc, place, token = row
+    message, data = None, b""
+    try:
+        message = read_message(codec, bodies, place, crc)
+    except DecodeError as exc:
+        data = exc.data
+    if state == CORRUPT and message is not None:
+        message, data = None, bodies.get(place) or b""
+    held = token if state == INFLIGHT else ""
+    return Entry(queue, id, STATES[state], attempt, due_at, message, failure_of(failure), data, cursor, held)

@@ -13,7 +13,7 @@ from pabal.codec import Codec
 from pabal.errors import DecodeError, InvalidInput, StoreRefused
 from pabal.message import MAX_PRIORITY, MIN_PRIORITY, Message
 from pabal.names import check_id, check_name
-from pabal.sql.sqlite import Connection
+from pabal.sql.connection import Connection
 from pabal.store import Failure, FailureCode
 from pabal.stores.sqlite.bodies import Bodies, Document
 from pabal.stores.sqlite.rows import CORRUPT, DEAD, DELAYED, DONE, INFLIGHT, READY, text_of

@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from pabal.sql.sqlite import Transaction
+from pabal.clock import Clock
+from pabal.sql.writer import Transaction
 from pabal.store import Done, Outcome, Receipt, Retry, Settlement, Verdict
-from pabal.stores.sqlite.moves import Row, Sheet, insert, release, turn_of
+from pabal.stores.sqlite.bodies import Bodies, Place
+from pabal.stores.sqlite.encoding import Encoded
+from pabal.stores.sqlite.groups import release, turn_of
+from pabal.stores.sqlite.inserting import insert
+from pabal.stores.sqlite.moves import Row
 from pabal.stores.sqlite.rows import DEAD, DELAYED, DONE, HELD, READY, text_of
 
 _CURRENT = "where queue_id = ? and id = ? and state = 2 and token = ?"
@@ -19,23 +24,29 @@ _ASIDE = "update messages set state = ?, moment = ?, failure = ? where seq = ? a
 
 
 class Settling:
-    """One call of settle: the settlements, the numbers of their queues, and their follow-ups written down."""
+    """One call of settle: the settlements, the numbers of their queues, and their follow-ups as they were encoded."""
 
     def __init__(
         self,
         settlements: Sequence[Settlement],
+        then: Mapping[int, Sequence[Encoded]],
         known: Mapping[str, int],
-        then: Mapping[int, Sequence[Sheet]],
-        *,
-        files: bool,
+        clock: Clock,
+        bodies: Bodies,
     ) -> None:
         self._settlements = settlements
-        self._known = known
         self._then = then
-        self._files = files  # documents are files, to be noted as spent when they are no longer needed
-        self.unused = [sheet.place for sheets in then.values() for sheet in sheets]
+        self._known = known
+        self._clock = clock
+        self._bodies = bodies
+        self.places: list[Place] = [place for items in then.values() for _, place, _ in items] if then else []
+        self.unused = self.places  # those of follow-ups that no row names
 
-    def __call__(self, tx: Transaction, now: float) -> list[Outcome]:
+    def __call__(self, tx: Transaction) -> list[Outcome]:
+        if self._then:
+            self._bodies.confirm(self.places)
+            self.unused = self.places
+        now = self._clock.now()
         outcomes: list[Outcome] = []
         for place, (receipt, verdict) in enumerate(self._settlements):
             number = self._known.get(receipt.queue)
@@ -66,16 +77,16 @@ class Settling:
             statement = _KEEP
         else:
             statement = _DONE
-            if self._files:
-                tx.change(_SPENT, (number, id, token))
+            if self._bodies.apart:  # its file is noted, to be removed when it is no longer needed
+                tx.run(_SPENT, (number, id, token))
         changed = tx.run(statement, (now, failure, number, id, token)).fetchall()
         return changed
 
-    def _follow_up(self, tx: Transaction, sheets: Sequence[Sheet], now: float) -> None:
+    def _follow_up(self, tx: Transaction, items: Sequence[Encoded], now: float) -> None:
         # Look for every id: a clash would undo the settlement with the follow-up.
-        answers = insert(tx, self._known, sheets, now, limited=False, look=True)
-        if self._files:
-            used = {sheet.place for sheet, answer in zip(sheets, answers, strict=True) if not answer.duplicate}
+        answers = insert(tx, self._known, items, now, limited=False, look=True)
+        if self._bodies.apart:
+            used = {place for (_, place, _), answer in zip(items, answers, strict=True) if not answer.duplicate}
             self.unused = [place for place in self.unused if place not in used]
 
 

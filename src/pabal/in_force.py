@@ -1,0 +1,76 @@
+"""The policy in force for a queue, and what follows from it."""
+
+from functools import cached_property
+from typing import Any
+
+from pabal.clock import Clock
+from pabal.errors import InvalidPolicy
+from pabal.policy import Policy, document_of, policy_from
+from pabal.schema import Check, checker, rule_checker
+from pabal.store import Done, Store, Terms
+from pabal.waiter import SLOW_POLL
+
+
+class Ruling:
+    """A policy and what follows from it, replaced whole when the policy changes."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.terms = Terms(policy.dedup_window, policy.max_bytes, policy.max_waiting)
+        self.done = Done(keep=policy.done_retention > 0)
+
+    @cached_property
+    def check(self) -> Check | None:
+        return _check_of(self.policy)  # made only where bodies are published: consumers need no schema package
+
+
+class InForce:
+    """Called, it says what holds: read again at most once a second, so that a change reaches running consumers."""
+
+    def __init__(self, name: str, store: Store, clock: Clock) -> None:
+        self._name = name
+        self._store = store
+        self._clock = clock
+        self._ruling = Ruling(Policy())
+        self._read_at = float("-inf")
+
+    def __call__(self) -> Ruling:
+        now = self._clock.boot()
+        if now - self._read_at >= SLOW_POLL:
+            found = self._store.settings(self._name)
+            self._adopt(policy_from(found) if found is not None else Policy())
+            self._read_at = now  # last: until it is known, nobody goes on under another
+        return self._ruling
+
+    def put(self, policy: Policy) -> None:
+        """Give the queue a policy, for all its users."""
+        if policy.dead_letters.queue == self._name:
+            raise InvalidPolicy(f"dlq.queue: {self._name} cannot be the queue of its own dead letters")
+        _check_of(policy)  # a schema that cannot be used is refused here, not at the next publish
+        self._store.configure(self._name, document_of(policy))
+        self._read_at = self._clock.boot()
+        self._adopt(policy)
+
+    def pause(self, paused: bool) -> None:
+        """Change this one thing in the policy as it is now."""
+        self._read_at = float("-inf")
+        self.put(policy_from({**document_of(self().policy), "paused": paused}))
+
+    def _adopt(self, policy: Policy) -> None:
+        if policy != self._ruling.policy:
+            self._ruling = Ruling(policy)
+
+
+def _check_of(policy: Policy) -> Check | None:
+    checks = [] if policy.body_schema is None else [checker(policy.body_schema)]
+    if policy.message_schema is not None:
+        checks.append(rule_checker(policy.message_schema))
+    if len(checks) < 2:
+        return checks[0] if checks else None
+
+    def both(body: Any) -> Any:
+        for each in checks:
+            each(body)
+        return body
+
+    return both

@@ -1,0 +1,108 @@
+"""Publishing in SQL: what is there already is not stored again, who joins a group is held, and limits are kept."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pabal.errors import QueueFull
+from pabal.sql.writer import Transaction
+from pabal.store import Published
+from pabal.stores.sqlite.encoding import Encoded
+from pabal.stores.sqlite.groups import head
+from pabal.stores.sqlite.queues import queue_id
+from pabal.stores.sqlite.rows import DELAYED, HELD, READY
+
+_INSERT = """
+insert into messages (queue_id, state, priority, due_at, moment, id, target, grp, dedup_key, dedup_until, expires_at,
+crc, document) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_BY_ID = "select id from messages where queue_id = ? and id = ?"
+_BY_KEY = "select id from messages where queue_id = ? and dedup_key = ? and dedup_until > ? limit 1"
+_WAITING = """
+select (select count(*) from (select 1 from messages where queue_id = ?1 and state = 0 limit ?2))
+  + (select count(*) from (select 1 from messages where queue_id = ?1 and state = 1 limit ?2))
+  + (select count(*) from (select 1 from messages where queue_id = ?1 and state = 3 and state > 2 limit ?2))"""
+
+
+def insert(
+    tx: Transaction,
+    known: Mapping[str, int],
+    items: Sequence[Encoded],
+    now: float,
+    *,
+    limited: bool,
+    look: bool = False,
+) -> list[Published]:
+    """Store what is not there yet. `look` asks for every id, not only those that callers chose."""
+    answers: list[Published] = []
+    rows: list[tuple[Any, ...]] = []
+    batch: _Batch | None = None
+    name, number = "", 0
+    for (queue, message, delay, given, terms), place, crc in items:
+        if queue != name:
+            name, number = queue, queue_id(tx, known, queue)
+        id, key, group = message.id, message.dedup_key or None, message.group or None
+        state = DELAYED if delay > 0 else READY
+        until = None
+        if given or key or group or look or terms.max_waiting:
+            batch = batch or _Batch(tx, now)
+            first = batch.first(number, id, key, given or look)
+            if first is not None:
+                answers.append(Published(first, True))
+                continue
+            if group is not None:
+                state = batch.join(number, group, state)
+            if limited and terms.max_waiting:
+                batch.count(number, queue, terms.max_waiting)
+            until = now + terms.dedup_window if key else None
+        rows.append(
+            (number, state, message.priority, now + delay, now, id, message.target, group, key, until)
+            + (message.expires_at, crc, place)
+        )
+        answers.append(Published(id))
+    if batch is not None:
+        batch.check_waiting()
+    if len(rows) == 1:
+        tx.run(_INSERT, rows[0])
+    elif rows:
+        tx.many(_INSERT, rows)
+    return answers
+
+
+class _Batch:
+    """What the messages of one call must know of the database and of one another."""
+
+    def __init__(self, tx: Transaction, now: float) -> None:
+        self._tx = tx
+        self._now = now
+        self._firsts: dict[tuple[int, str, str], str] = {}
+        self._groups: set[tuple[int, str]] = set()
+        self._wanted: dict[tuple[int, str, int], int] = {}
+
+    def first(self, number: int, id: str, key: str | None, by_id: bool) -> str | None:
+        """Return the id under which this message is there already."""
+        found: str | None = None
+        if by_id:
+            found = self._firsts.get((number, "id", id)) or self._tx.run(_BY_ID, (number, id)).get
+        if found is None and key is not None:
+            found = self._firsts.get((number, "key", key)) or self._tx.run(_BY_KEY, (number, key, self._now)).get
+        if found is None and (by_id or key is not None):
+            self._firsts[number, "id", id] = id
+            if key is not None:
+                self._firsts[number, "key", key] = id
+        return found
+
+    def join(self, number: int, group: str, state: int) -> int:
+        """Return the state in which a new member enters its group."""
+        if state == READY and ((number, group) in self._groups or head(self._tx, number, group) is not None):
+            state = HELD
+        self._groups.add((number, group))
+        return state
+
+    def count(self, number: int, queue: str, most: int) -> None:
+        """Note one more message for a queue that takes so many."""
+        self._wanted[number, queue, most] = self._wanted.get((number, queue, most), 0) + 1
+
+    def check_waiting(self) -> None:
+        for (number, queue, most), wanted in self._wanted.items():
+            waiting = self._tx.run(_WAITING, (number, most + 1)).get
+            if waiting + wanted > most:
+                raise QueueFull(f"{queue} holds {waiting} waiting messages, {most} at most: {wanted} were refused")

@@ -1,0 +1,320 @@
+"""What is peculiar to the store on PostgreSQL: the application's transaction, broken links, the schema, URLs."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+
+from pabal.connect import connect
+from pabal.errors import InvalidInput, InvalidUrl, QueueFull, StoreFailed, StoreMissing, StoreRefused, Uncertain
+from pabal.store import Done, Movable, Outcome, Settlement, State, Terms, Transactional
+from pabal.stores.postgres import PostgresStore
+from pabal.testing.store_place import QUEUE, ack, count, draft, drain, publish, state_of, take, take_one
+from tests.services.cutting_proxy import CuttingProxy
+from tests.services.postgres import PostgresServer, running
+
+
+@pytest.fixture
+def schema(postgres: PostgresServer) -> Iterator[str]:
+    with postgres.schema() as schema:
+        yield schema
+
+
+@pytest.fixture
+def store(postgres: PostgresServer, schema: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres.url, schema=schema, patience=5.0)) as store:
+        yield store
+
+
+@pytest.fixture
+def theirs(postgres: PostgresServer) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
+    """A connection of the application's own."""
+    with psycopg.connect(postgres.url) as connection:
+        yield connection
+
+
+# The application's own transaction
+
+
+def test_a_message_published_in_a_transaction_is_there_when_it_commits(
+    store: PostgresStore, theirs: "psycopg.Connection[tuple[object, ...]]", schema: str
+) -> None:
+    theirs.execute(f"create table {schema}.orders (id int)")
+    theirs.execute(f"insert into {schema}.orders values (1)")
+    assert isinstance(store, Transactional)
+    store.publish_in(theirs, [draft("order 1", group="g", dedup_key="k")])
+    assert take(store) == [] and count(store, State.READY) == 0
+    theirs.commit()
+    assert drain(store) == ["order 1"]
+
+
+def test_a_message_published_in_a_transaction_is_gone_when_it_rolls_back(
+    store: PostgresStore, theirs: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    store.publish_in(theirs, [draft("order 1"), draft("order 2", dedup_key="k")])
+    theirs.rollback()
+    assert count(store, State.READY) == 0
+    assert not store.publish([draft("again", dedup_key="k")])[0].duplicate
+
+
+def test_a_watch_rings_when_the_transaction_commits_and_not_before(
+    store: PostgresStore, theirs: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    publish(store, "first")
+    with closing(store.watch([QUEUE])) as watch:
+        store.publish_in(theirs, [draft(1)])
+        assert not watch.wait(0.1)
+        theirs.commit()
+        assert watch.wait(5)
+
+
+def test_what_is_refused_leaves_the_rest_of_the_transaction_whole(
+    store: PostgresStore, theirs: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    terms = Terms(max_waiting=1)
+    store.publish_in(theirs, [draft(1, terms=terms)])
+    with pytest.raises(QueueFull, match="jobs"):
+        store.publish_in(theirs, [draft(2, terms=terms)])
+    theirs.commit()
+    assert drain(store) == [1]
+
+
+def test_without_a_transaction_nothing_is_published(store: PostgresStore, postgres: PostgresServer) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as theirs:
+        with pytest.raises(InvalidInput, match="no transaction is open"):
+            store.publish_in(theirs, [draft(1)])
+        with theirs.transaction():
+            store.publish_in(theirs, [draft(2)])
+    assert drain(store) == [2]
+
+
+def test_only_a_psycopg_connection_will_do(store: PostgresStore) -> None:
+    with pytest.raises(StoreRefused, match="psycopg connection"):
+        store.publish_in("postgresql://", [draft(1)])
+
+
+# Links that break
+
+
+def test_an_idle_link_that_broke_is_noticed_before_it_is_used(postgres: PostgresServer, schema: str) -> None:
+    with closing(CuttingProxy(postgres.port)) as proxy:
+        with closing(PostgresStore(postgres.url_at(proxy.port), schema=schema, patience=5.0)) as store:
+            for n in range(5):
+                publish(store, n)
+                proxy.cut()
+            assert len(take(store, 10)) == 5
+
+
+def test_a_publish_cut_off_is_uncertain_and_can_be_repeated(postgres: PostgresServer, schema: str) -> None:
+    with closing(CuttingProxy(postgres.port)) as proxy:
+        with closing(PostgresStore(postgres.url_at(proxy.port), schema=schema, patience=5.0)) as store:
+            publish(store, "first")
+            held = _hold_up(postgres, schema)
+            timer = threading.Timer(0.3, proxy.cut)
+            timer.start()
+            once = draft("second")
+            with pytest.raises(Uncertain) as caught:
+                store.publish([once])
+            assert caught.value.ids == (once.message.id,)
+            timer.join()
+            held.close()
+            store.publish([once])
+            assert drain(store) == ["first", "second"]
+
+
+def test_a_lease_and_an_ack_cut_off_are_repeated_by_the_store(postgres: PostgresServer, schema: str) -> None:
+    with closing(CuttingProxy(postgres.port)) as proxy:
+        with closing(PostgresStore(postgres.url_at(proxy.port), schema=schema, patience=10.0)) as store:
+            publish(store, 1, id="m")
+            with _held_up(postgres, schema, proxy):
+                (lease,) = take(store, 1)
+            assert lease.attempt == 1
+            with _held_up(postgres, schema, proxy):
+                assert ack(store, lease) in (Outcome.APPLIED, Outcome.REPEATED)
+            assert state_of(store, "m") is State.DONE
+
+
+@contextmanager
+def _held_up(postgres: PostgresServer, schema: str, proxy: CuttingProxy) -> Iterator[None]:
+    """Let the next statement wait at the server until its link was cut."""
+    held = _hold_up(postgres, schema)
+    timers = [threading.Timer(0.2, proxy.cut), threading.Timer(0.4, held.close)]
+    for timer in timers:
+        timer.start()
+    yield
+    for timer in timers:
+        timer.join()
+
+
+def _hold_up(postgres: PostgresServer, schema: str) -> "psycopg.Connection[tuple[object, ...]]":
+    """Lock the table, so that whoever comes waits until the connection is closed."""
+    connection = psycopg.connect(postgres.url)
+    connection.execute(f"lock table {schema}.messages in access exclusive mode")
+    return connection
+
+
+def test_a_server_that_is_away_is_waited_for_and_then_given_up(schema: str) -> None:
+    with running() as server:
+        with closing(PostgresStore(server.url, patience=20.0)) as store:
+            publish(store, 1)
+            server.stop()
+            restart = threading.Timer(0.5, server.start)
+            restart.start()
+            assert take_one(store).message.body == 1  # made again while the server was away
+            restart.join()
+        with closing(PostgresStore(server.url, patience=0.3)) as hasty:
+            server.kill()
+            with pytest.raises(StoreFailed, match="repeat"):
+                hasty.counts(QUEUE)
+            with pytest.raises(StoreFailed, match="127.0.0.1"):
+                publish(hasty, 2)
+            server.start()
+            publish(hasty, 3)
+
+
+def test_a_watch_outlives_its_link(postgres: PostgresServer, schema: str) -> None:
+    with closing(CuttingProxy(postgres.port)) as proxy:
+        url = postgres.url_at(proxy.port)
+        with (
+            closing(PostgresStore(url, schema=schema)) as store,
+            closing(store.watch([QUEUE])) as watch,
+        ):
+            assert watch.woken_by == "notify"
+            proxy.cut()
+            assert watch.wait(5)  # what was rung meanwhile was not heard
+            while watch.woken_by == "poll":
+                watch.wait(0.1)
+            while watch.wait(0.05):
+                pass
+            publish(store, 1)
+            assert watch.wait(5)
+
+
+# The schema
+
+
+def test_many_may_open_a_new_place_at_once(postgres: PostgresServer, schema: str) -> None:
+    opened: list[PostgresStore] = []
+    threads = [
+        threading.Thread(target=lambda: opened.append(PostgresStore(postgres.url, schema=schema))) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 6
+    publish(opened[0], 1)
+    assert count(opened[5], State.READY) == 1
+    for store in opened:
+        store.close()
+
+
+def test_a_newer_schema_is_refused_by_name(store: PostgresStore, postgres: PostgresServer, schema: str) -> None:
+    postgres.execute(f"update {schema}.meta set value = '99' where key = 'schema.queues'")
+    with pytest.raises(StoreRefused, match="schema 99 of queues"):
+        PostgresStore(postgres.url, schema=schema)
+
+
+def test_two_schemas_are_two_stores(store: PostgresStore, postgres: PostgresServer) -> None:
+    with postgres.schema() as other_schema, closing(PostgresStore(postgres.url, schema=other_schema)) as other:
+        publish(store, 1)
+        assert other.queues() == [] and store.queues() == [QUEUE]
+
+
+def test_every_commit_is_flushed_even_where_the_server_would_not(store: PostgresStore) -> None:
+    assert "fsync on, synchronous_commit on" in store.facts()["server"]
+
+
+def test_commits_are_flushed_for_a_role_that_does_not_ask_for_it(postgres: PostgresServer, schema: str) -> None:
+    url = f"{postgres.url}?options=-c%20synchronous_commit%3Doff"
+    with closing(PostgresStore(url, schema=schema)) as store:
+        assert "synchronous_commit on" in store.facts()["server"]
+
+
+def test_leases_are_found_by_their_index(store: PostgresStore, postgres: PostgresServer, schema: str) -> None:
+    """The plan must not depend on statistics that are old by the time the queue is long."""
+    store.publish([draft(n) for n in range(2000)])
+    ids = [lease.receipt for lease in take(store, 1000)]
+    assert store.settle([Settlement(receipt, Done()) for receipt in ids]) == [Outcome.APPLIED] * 1000
+    rows = postgres.execute(
+        f"select indexrelname, idx_tup_read from pg_stat_user_indexes where schemaname = '{schema}'"
+    )
+    seq = postgres.execute(
+        f"select seq_tup_read from pg_stat_user_tables where schemaname = '{schema}' and relname = 'messages'"
+    )
+    assert rows and seq and int(str(seq[0][0] or 0)) == 0
+
+
+def test_check_finds_and_mends_damage_and_a_stuck_group(
+    store: PostgresStore, postgres: PostgresServer, schema: str
+) -> None:
+    publish(store, "bad", id="bad")
+    publish(store, 1, 2, group="g")
+    postgres.execute(f"update {schema}.messages set document = 'x' where id = 'bad'")
+    postgres.execute(f"update {schema}.messages set state = 3 where grp = 'g'")
+    assert [finding.repaired for finding in store.check(repair=False)] == [False, False]
+    assert [finding.repaired for finding in store.check(repair=True)] == [True, True]
+    assert store.check(repair=False) == []
+    assert drain(store) == [1, 2] and count(store, State.CORRUPT) == 1
+
+
+# URLs
+
+
+def test_a_url_opens_the_store(postgres: PostgresServer, schema: str) -> None:
+    url = f"{postgres.url}?schema={schema}&patience=3"
+    with pytest.raises(StoreMissing):
+        connect(url, create=False)
+    with connect(url) as mq:
+        mq.queue("jobs").publish({"a": 1})
+        assert isinstance(mq.store, Movable)
+    with connect(url, create=False) as mq:
+        assert [delivery.body for delivery in mq.queue("jobs").consume(wait=0)] == [{"a": 1}]
+
+
+@pytest.mark.parametrize("options", ["schema=A-b", "schema=x;y", "patience=soon", "patience=-1", "nonsense=1"])
+def test_options_that_are_none_are_refused_without_showing_the_password(options: str) -> None:
+    with pytest.raises((InvalidUrl, StoreRefused)) as caught:
+        connect(f"postgresql://me:s3cret@127.0.0.1:1/x?{options}")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_refused_at_once(postgres: PostgresServer) -> None:
+    with pytest.raises(StoreRefused, match="does not exist"):
+        PostgresStore(postgres.url.replace("/postgres", "/nowhere"))
+
+
+def test_no_error_shows_the_password(postgres: PostgresServer) -> None:
+    url = f"postgresql://nobody:s3cret@127.0.0.1:{postgres.port}/postgres"
+    with pytest.raises(StoreRefused) as caught:
+        PostgresStore(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_forked_child_leaves_the_parents_links_alone(store: PostgresStore) -> None:
+    publish(store, 1)
+    watch = store.watch([QUEUE])
+    watch.close()
+    pid = os.fork()
+    if pid == 0:
+        store.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    publish(store, 2)
+    assert drain(store) == [1, 2]
+
+
+def test_options_of_libpq_are_passed_on_as_they_are(postgres: PostgresServer, schema: str) -> None:
+    with connect(f"{postgres.url}?options=-c%20synchronous_commit%3Dremote_apply&schema={schema}") as mq:
+        assert "synchronous_commit remote_apply" in mq.store.facts()["server"]
+
+
+def test_without_psycopg_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['psycopg'] = None; import pabal; pabal.connect('postgresql://here/x')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "ExtraMissing" in done.stderr and "pip install 'pabal[postgres]'" in done.stderr
