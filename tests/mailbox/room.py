@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pabal.clock import Clock, SystemClock
 from pabal.connect import Connection
 from pabal.mailbox.client import Mailbox
-from pabal.mailbox.server import MailboxServer, MailboxSettings, Observation
+from pabal.mailbox.server import MailboxServer
+from pabal.mailbox.settings import Answered, MailboxSettings
 from pabal.store import Store
 
 
@@ -22,7 +24,8 @@ class Room:
         self.root = root
         self.store = store
         self.clock = clock or SystemClock()
-        self.told: list[Observation] = []
+        self.answered: list[Answered] = []
+        self.extras: dict[str, Callable[[], dict[str, Any]]] = {}
         self.connection = Connection(store, clock=self.clock, consumer="manager")
         self.settings = MailboxSettings(**settings)
         self.server = self._open()
@@ -32,7 +35,12 @@ class Room:
 
     def _open(self) -> MailboxServer:
         return MailboxServer(
-            self.root, self.connection, clock=self.clock, settings=self.settings, observe=self.told.append
+            self.root,
+            self.connection,
+            clock=self.clock,
+            settings=self.settings,
+            observe=self.answered.append,
+            extras=self.extras,
         )
 
     def serve(self) -> Room:

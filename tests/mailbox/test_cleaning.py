@@ -1,6 +1,7 @@
 """What nobody will come for any more is removed, and nothing else."""
 
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -51,7 +52,26 @@ def test_old_answers_and_old_dead_are_removed(folders: Folders) -> None:
     clean(folders, 301)
     assert not os.path.exists(answer) and all(map(os.path.exists, dead))
     clean(folders, 1001)
-    assert not any(map(os.path.exists, dead)) and os.path.isdir(f"{folders.responses}/me")
+    assert not any(map(os.path.exists, dead))
+
+
+def test_the_folder_of_a_client_goes_when_nothing_was_asked_for_long(folders: Folders) -> None:
+    touch(f"{folders.responses}/me/.spare/answer-1")
+    touch(f"{folders.responses}/you/r1.json")
+    clean(folders, 299)
+    assert sorted(os.listdir(folders.responses)) == ["me", "you"]
+    clean(folders, 301)
+    assert os.listdir(folders.responses) == []
+
+
+def test_the_folder_of_a_user_stays() -> None:
+    settings = MailboxSettings(answers_kept=300, clients={"me": os.geteuid()}, group=os.getegid())
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o711)
+        folders = Folders(Path(place, "ipc"), settings)
+        folders.prepare()
+        clean(folders, 301)
+        assert os.listdir(folders.responses) == ["me"]
 
 
 def test_what_lies_dead_may_be_anything(folders: Folders) -> None:

@@ -1,6 +1,7 @@
 """A client's end: asks, waits, gives up in time, and says what became of it."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -88,6 +89,20 @@ def test_asking_again_under_the_same_id_is_safe(busy: Room) -> None:
         first = mailbox.ask("publish", asked, request_id="mine")
         assert mailbox.ask("publish", asked, request_id="mine")["messageId"] == first["messageId"]
         assert mailbox.ask("status", {"queue": "jobs"})["metrics"]["ready"] == 1
+
+
+def test_a_client_whose_folder_was_cleaned_away_is_answered_at_once(busy: Room) -> None:
+    mailbox = busy.client("idle")
+    mailbox.ask("health")
+    for remake in (False, True):
+        shutil.rmtree(busy.root / "responses" / "idle")
+        if remake:  # by the manager, for another client of the same name
+            (busy.root / "responses" / "idle").mkdir(mode=0o700)
+        began = time.monotonic()
+        for _ in range(3):
+            mailbox.ask("health")
+        assert time.monotonic() - began < 0.9, "found by looking once a second"
+    mailbox.close()
 
 
 def test_many_threads_share_one_client(busy: Room) -> None:
@@ -224,4 +239,4 @@ def test_a_thousand_messages_are_one_request(busy: Room) -> None:
         assert [entry.message.body for entry in mq.queue("jobs").entries(pabal.State.READY) if entry.message] == list(
             range(1000)
         )
-    assert sum(told.name == "store.publish" for told in busy.told) == 1
+    assert sum(each.command == "store.publish" for each in busy.answered) == 1

@@ -265,7 +265,7 @@ def test_pause_and_resume(room: Room) -> None:
 
 def test_health_and_queues(room: Room, clock: ManualClock) -> None:
     publish(room, 1)
-    room.server.desk.extras["health"] = lambda: {"node": "n1"}
+    room.extras["health"] = lambda: {"node": "n1"}
     assert room.good("health") == {"status": "ok", "timestamp": round(clock.now() * 1000), "node": "n1"}
     assert room.good("queues") == room.good("list_queues") == {"queues": ["jobs"]}
 

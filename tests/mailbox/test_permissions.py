@@ -16,7 +16,7 @@ import pabal
 from pabal.errors import StoreRefused
 from pabal.mailbox.client import Mailbox
 from pabal.mailbox.folders import Folders
-from pabal.mailbox.server import MailboxSettings
+from pabal.mailbox.settings import MailboxSettings
 from tests.mailbox.room import Room
 from tests.mailbox.users import ALICE, BOB, CLIENTS, GROUP, MANAGER, STRANGER, as_user, managed
 

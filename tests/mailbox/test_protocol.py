@@ -11,21 +11,21 @@ from pabal.mailbox.commands import COMMANDS
 from pabal.mailbox.protocol import (
     ALIASES,
     MAX_REQUESTS,
+    Batch,
     Code,
-    Paper,
     Problem,
     Request,
     answer_of,
     code_of,
-    read_paper,
+    read_batch,
     refusal_of,
 )
 
 WHOLE: dict[str, Any] = {"requestId": "r1", "clientId": "me", "command": "publish", "payload": {"queue": "jobs"}}
 
 
-def read(document: Any) -> Paper:
-    return read_paper(document if isinstance(document, bytes) else json.dumps(document).encode())
+def read(document: Any) -> Batch:
+    return read_batch(document if isinstance(document, bytes) else json.dumps(document).encode())
 
 
 def request(document: Any) -> Request:
@@ -96,8 +96,8 @@ def test_no_alias_leads_nowhere() -> None:
     "client", ["../x", "/etc/x", "a/b", ".", "..", ".hidden", "-x", "a\nb", "a\x00b", "é", "c" * 201]
 )
 def test_a_client_name_that_is_no_name_is_nobodys(client: str) -> None:
-    paper = read(WHOLE | {"clientId": client})
-    assert paper.client == ""
+    batch = read(WHOLE | {"clientId": client})
+    assert batch.client == ""
     assert type(problem(WHOLE | {"clientId": client}).error) is errors.InvalidName
 
 
@@ -149,20 +149,20 @@ def test_a_deep_request_of_the_library_is_refused(deep: bytes) -> None:
 
 
 def test_an_array_is_many_requests_in_order() -> None:
-    paper = read([WHOLE | {"requestId": f"r{n}"} for n in range(3)])
-    assert paper.many and [found.id for found in paper.requests] == ["r0", "r1", "r2"]
+    batch = read([WHOLE | {"requestId": f"r{n}"} for n in range(3)])
+    assert batch.many and [found.id for found in batch.requests] == ["r0", "r1", "r2"]
 
 
 def test_equal_ids_in_one_file_are_told_apart() -> None:
-    paper = read([WHOLE, WHOLE | {"requestId": "other"}, WHOLE])
-    assert [found.occurrence for found in paper.requests if isinstance(found, Request)] == [0, 0, 1]
+    batch = read([WHOLE, WHOLE | {"requestId": "other"}, WHOLE])
+    assert [found.occurrence for found in batch.requests if isinstance(found, Request)] == [0, 0, 1]
 
 
 def test_one_bad_request_of_an_array_leaves_the_others() -> None:
-    paper = read([WHOLE, {"requestId": "r2", "clientId": "me"}, 7, WHOLE | {"clientId": "you"}, WHOLE])
-    kinds = [type(found) for found in paper.requests]
+    batch = read([WHOLE, {"requestId": "r2", "clientId": "me"}, 7, WHOLE | {"clientId": "you"}, WHOLE])
+    kinds = [type(found) for found in batch.requests]
     assert kinds == [Request, Problem, Problem, Problem, Request]
-    assert paper.client == "me" and paper.requests[1].id == "r2"
+    assert batch.client == "me" and batch.requests[1].id == "r2"
 
 
 @pytest.mark.parametrize("many", [0, MAX_REQUESTS + 1])

@@ -14,7 +14,8 @@ from typing import Any
 import pabal
 from pabal.clock import SystemClock
 from pabal.connect import Connection
-from pabal.mailbox.server import MailboxServer, MailboxSettings
+from pabal.mailbox.server import MailboxServer
+from pabal.mailbox.settings import MailboxSettings
 from pabal.testing.store_place import Child
 from tests.mailbox.room import Room
 from tests.openers import OPENERS

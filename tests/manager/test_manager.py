@@ -1,6 +1,8 @@
 """The manager in this process: what it does when its store fails, and what it answers by itself."""
 
 import logging
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,25 @@ def test_a_store_that_cannot_be_opened_at_all_ends_the_start(tmp_path: Path) -> 
     with pytest.raises((StoreFailed, StoreRefused)):
         manager.run()
     manager.close()
+
+
+def test_a_reload_changes_nothing_that_needs_a_new_start(tmp_path: Path) -> None:
+    before = read_config(None, folder=tmp_path)
+    after = read_config(None, folder=tmp_path, root=tmp_path / "elsewhere", lease={"sweepIntervalMs": 50})
+    passes = iter(range(100))
+    manager: Manager
+
+    def passed(report: Report) -> None:
+        if next(passes) == 0:
+            os.kill(os.getpid(), signal.SIGHUP)
+        else:
+            manager.stop()
+
+    manager = Manager(before, clock=SystemClock(), reread=lambda: after, passed=passed)
+    manager.run()
+    manager.close()
+    assert (manager.config.root, manager.config.store_url) == (before.root, before.store_url)
+    assert manager.config.sweep_interval == 0.05 and not (tmp_path / "elsewhere").exists()
 
 
 def test_metrics_and_health_tell_of_every_queue(tmp_path: Path) -> None:

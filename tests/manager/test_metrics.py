@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pabal.connect import Connection, connect
-from pabal.mailbox.settings import Observation
+from pabal.mailbox.settings import Answered
 from pabal.manager.measures import Histogram, Rate
 from pabal.manager.metrics import Metrics
 from pabal.manager.observed import ObservedStore
@@ -112,7 +112,7 @@ def test_an_observed_store_can_still_be_watched(jobs: Queue) -> None:
 def test_prometheus_reads_every_number(jobs: Queue, clock: ManualClock, metrics: Metrics) -> None:
     jobs.publish('quo"te')
     jobs.lease()[0].bury("no")
-    metrics.observe(Observation("request", "publish", seconds=0.002))
+    metrics.answered(Answered("publish", seconds=0.002))
     document = {
         "uptimeMs": 1500,
         "commands": {"publish": 1},

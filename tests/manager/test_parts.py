@@ -11,8 +11,8 @@ import pytest
 
 from pabal.connect import connect
 from pabal.errors import ManagerRunning
-from pabal.manager.lock import RootLock
 from pabal.manager.logs import FILE, end_log, start_log
+from pabal.manager.manager import root_lock
 from pabal.manager.sweeps import TIDY, Sweeps
 from pabal.policy import DeadLetterPolicy, Policy, RetryPolicy
 from pabal.store import State
@@ -20,24 +20,23 @@ from pabal.testing import ManualClock
 
 
 def test_a_second_manager_is_told_who_has_the_root(tmp_path: Path) -> None:
-    first = RootLock(tmp_path / "root", 1_700_000_000.0)
+    first = root_lock(tmp_path / "root", 1_700_000_000.0)
     with pytest.raises(ManagerRunning, match=rf"served already: pid {os.getpid()} since 2023-11-14T22:13:20Z"):
-        RootLock(tmp_path / "root", 1_700_000_001.0)
+        root_lock(tmp_path / "root", 1_700_000_001.0)
     first.close()
-    RootLock(tmp_path / "root", 1_700_000_002.0).close()
+    root_lock(tmp_path / "root", 1_700_000_002.0).close()
 
 
 def test_a_killed_manager_leaves_no_lock_behind(tmp_path: Path) -> None:
-    script = (
-        f"from pabal.manager.lock import *; l = RootLock(Path({str(tmp_path)!r}), 1.0); print('x', flush=True); input()"
-    )
+    held = f"held = root_lock(Path({str(tmp_path)!r}), 1.0)"
+    script = f"from pabal.manager.manager import *; {held}; print('x', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         with pytest.raises(ManagerRunning, match=f"pid {child.pid}"):
-            RootLock(tmp_path, 2.0)
+            root_lock(tmp_path, 2.0)
         child.kill()
-    RootLock(tmp_path, 3.0).close()
+    root_lock(tmp_path, 3.0).close()
 
 
 def test_the_log_is_one_json_object_per_line_and_survives_rotation(tmp_path: Path) -> None:

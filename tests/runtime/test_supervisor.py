@@ -105,3 +105,20 @@ def test_restart_does_not_wait(watch: FdWatch) -> None:
     supervisor.step()
     assert supervisor.states()[0].pid not in (None, before)
     supervisor.stop()
+
+
+def test_one_that_fails_too_often_in_a_row_is_given_up_unless_it_is_forgiven(watch: FdWatch) -> None:
+    clock = ManualClock()
+    supervisor = Supervisor({"broken": FALSE}, clock=clock, watch=watch, most=1)
+    for _ in range(2):
+        supervisor.step()
+        wait_for_end(supervisor, watch)
+        clock.advance(LONGEST_PAUSE)
+    supervisor.step()
+    [given_up] = supervisor.states()
+    assert (given_up.pid, given_up.due, given_up.restarts) == (None, None, 2)
+    assert supervisor.next_due() is None
+    supervisor.forgive("broken")
+    supervisor.step()
+    assert supervisor.states()[0].pid is not None
+    supervisor.stop()

@@ -1,4 +1,4 @@
-"""Removes what nobody will come for any more: old answers, old dead requests, drafts that were never finished."""
+"""Removes what nobody will come for any more: old answers and their folders, old dead requests, unfinished drafts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pabal.clock import Clock
 from pabal.mailbox.folders import Folders
 from pabal.mailbox.intake import is_draft
-from pabal.mailbox.recycling import SPARE
+from pabal.mailbox.spares import SPARE
 
 EVERY = 10.0  # seconds
 _DRAFTS_KEPT = 3600.0
@@ -43,11 +43,24 @@ class Cleaner:
         self._remove_old(self._folders.requests, _DRAFTS_KEPT, drafts_only=True)
         with os.scandir(self._folders.responses) as clients:
             for client in clients:
-                if client.is_dir(follow_symlinks=False):
-                    self._remove_old(client.path, settings.answers_kept)
-                    with suppress(FileNotFoundError):
-                        self._remove_old(f"{client.path}/{SPARE}", settings.answers_kept)
+                with suppress(FileNotFoundError):  # removed meanwhile, by its client or whoever
+                    if client.is_dir(follow_symlinks=False):
+                        self._clean_client(client)
         return True
+
+    def _clean_client(self, client: os.DirEntry[str]) -> None:
+        kept, spare = self._folders.settings.answers_kept, f"{client.path}/{SPARE}"
+        used = _changed(client.path)
+        with suppress(FileNotFoundError):
+            used = max(used, _changed(spare))
+        self._remove_old(client.path, kept)
+        with suppress(FileNotFoundError):
+            self._remove_old(spare, kept)
+        if used < self._wall() - kept and client.name not in (self._folders.settings.clients or ()):
+            # Many clients live for one request. One that comes back makes its folder anew.
+            for path in (spare, client.path):
+                with suppress(OSError):  # not there, or something came
+                    os.rmdir(path)
 
     def _is_stepped(self) -> bool:
         before, self._offset = self._offset, self._clock.now() - self._clock.boot()
@@ -60,10 +73,14 @@ class Cleaner:
                 with suppress(OSError):  # gone meanwhile, or not ours to remove
                     if entry.name == SPARE or (drafts_only and not is_draft(entry.name)):
                         continue
-                    about = entry.stat(follow_symlinks=False)
                     # When it came here, not when its writer says it was written.
-                    if max(about.st_ctime, about.st_mtime) < before:
+                    if _changed(entry.path) < before:
                         _remove(entry)
+
+
+def _changed(path: str) -> float:
+    about = os.lstat(path)
+    return max(about.st_ctime, about.st_mtime)
 
 
 def _remove(entry: os.DirEntry[str]) -> None:

@@ -21,8 +21,8 @@ from pabal.errors import NoAnswer, Refused, StoreMissing
 from pabal.ids import IdMaker
 from pabal.mailbox.folders import SUFFIX
 from pabal.mailbox.protocol import Code
-from pabal.mailbox.recycling import keep, put
 from pabal.mailbox.settings import MailboxSettings
+from pabal.mailbox.spares import keep, put
 from pabal.names import check_name
 from pabal.watch import MOVED_TO, PathWatch
 
@@ -68,12 +68,13 @@ class Mailbox:
         self._answers = f"{root}/{settings.responses}/{client}"
         self.bells = f"{root}/{settings.bells}"
         self._watches: list[PathWatch] = []
+        self._folder = -1  # of our answers, open: it tells when it was removed
         self._pid = os.getpid()
         if not self.exists(root, settings):
             raise StoreMissing(f"no mailbox at {root}: start its manager with `pabal up`")
         self._foreign = os.stat(self._requests).st_uid != os.geteuid()
-        with translated(f"opening the mailbox {root} as client {client}"), suppress(FileExistsError):
-            os.mkdir(self._answers, 0o700)
+        with translated(f"opening the mailbox {root} as client {client}"):
+            self._watches.append(self._begin())
 
     @staticmethod
     def exists(root: Path, settings: MailboxSettings | None = None) -> bool:
@@ -121,7 +122,8 @@ class Mailbox:
     def exchange(self, name: str, data: bytes, timeout: float) -> bytes:
         """Put a request file in place and return the bytes of its answer; raise NoAnswer if none came in time."""
         deadline = time.monotonic() + timeout
-        watch = self._take_watch()
+        with translated(f"writing a request to {self._requests}"):
+            watch = self._take_watch()
         try:
             with translated(f"writing a request to {self._requests}"):
                 self._submit(name, data)
@@ -138,6 +140,16 @@ class Mailbox:
     def close(self) -> None:
         while self._watches:
             self._watches.pop().close()
+        if self._folder >= 0:
+            folder, self._folder = self._folder, -1
+            os.close(folder)
+
+    def _begin(self) -> PathWatch:
+        """Make sure of our folder and listen to it."""
+        with suppress(FileExistsError):
+            os.mkdir(self._answers, 0o700)
+        self._folder = os.open(self._answers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return PathWatch({self._answers: MOVED_TO})
 
     def _submit(self, name: str, data: bytes) -> None:
         path = f"{self._requests}/{name}"
@@ -175,6 +187,9 @@ class Mailbox:
         if self._pid != os.getpid():
             self._watches = []  # the parent's: what one of us hears the other would miss
             self._pid = os.getpid()
+        if self._folder < 0 or os.fstat(self._folder).st_nlink == 0:
+            self.close()  # our folder was cleaned away while nothing was asked: these hear nothing any more
+            return self._begin()
         try:
             return self._watches.pop()
         except IndexError:

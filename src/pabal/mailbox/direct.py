@@ -12,14 +12,16 @@ from pabal.clock import Clock, SystemClock
 from pabal.errors import PabalError, Refused
 from pabal.ids import IdMaker
 from pabal.mailbox.commands import COMMANDS
-from pabal.mailbox.desk import Connection, Desk, Later
+from pabal.mailbox.commands.command import NO_MESSAGE, Later
+from pabal.mailbox.commands.context import Connection, Context
+from pabal.mailbox.commands.running import Job, run
 from pabal.mailbox.protocol import ALIASES, Code, Request, code_of
-from pabal.mailbox.rounds import Job, run
 from pabal.mailbox.settings import MailboxSettings
 from pabal.mailbox.tally import Tally
 from pabal.names import check_name
 
 _SLOW_POLL = 1.0  # seconds between looks when nothing rings
+_LEAST_PAUSE = 0.01  # seconds: what is due for somebody else, or in a paused queue, must not keep us busy
 
 
 class DirectMailbox:
@@ -29,11 +31,10 @@ class DirectMailbox:
         self.client = check_name(client, "client")
         self._clock = clock or SystemClock()
         self._ids = IdMaker(self._clock)
-        self._desk = Desk(
+        self._context = Context(
             connection,
             clock=self._clock,
             settings=MailboxSettings(),
-            observe=lambda told: None,
             secret=os.urandom(32),
             archive=str(archive),
             hang_bell=lambda queue: queue,
@@ -47,7 +48,7 @@ class DirectMailbox:
             raise Refused(Code.UNKNOWN_COMMAND, f"no command {command!r:.80}", kind="InvalidRequest")
         request = Request(self._ids(), self.client, name, dict(payload or {}))
         job = Job(request, COMMANDS[name])
-        run(self._desk, [job])
+        run(self._context, [job])
         if isinstance(job.result, Later):
             self._wait(job, job.result, timeout)
         if isinstance(job.result, Refused):
@@ -57,22 +58,19 @@ class DirectMailbox:
             raise Refused(str(code_of(error)), str(error), kind=type(error).__name__) from error
         return job.result
 
-    def close(self) -> None:
-        """Nothing of its own is left to let go of: the connection is the caller's."""
-
     def _wait(self, job: Job, later: Later, timeout: float) -> None:
         deadline = min(later.until, self._clock.boot() + timeout)
-        queue = self._desk.any_queue(later.queue)
+        queue = self._context.any_queue(later.queue)
         watch = queue.watch()
         try:
             while isinstance(job.result, Later):
-                run(self._desk, [job])
+                run(self._context, [job])
                 left = deadline - self._clock.boot()
                 if left <= 0 and isinstance(job.result, Later):
-                    job.result = {"message": None, "lease": None}
+                    job.result = NO_MESSAGE
                 elif isinstance(job.result, Later):
                     due = queue.store.next_due(queue.name)
-                    pause = max(0.0, min(left, _SLOW_POLL, _SLOW_POLL if due is None else due))
+                    pause = min(left, _SLOW_POLL, _SLOW_POLL if due is None else max(due, _LEAST_PAUSE))
                     time.sleep(pause) if watch is None else watch.wait(pause)
         finally:
             if watch is not None:

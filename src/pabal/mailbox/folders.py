@@ -15,8 +15,8 @@ from pabal import jsontext
 from pabal.durable import make_dirs, translated, write_new
 from pabal.errors import NotARegularFile, StoreRefused
 from pabal.ids import new_token
-from pabal.mailbox.recycling import keep, put
 from pabal.mailbox.settings import MailboxSettings
+from pabal.mailbox.spares import keep, put
 from pabal.names import check_id, check_name
 
 SUFFIX = ".json"
@@ -46,7 +46,8 @@ class Folders:
             self._make(self.requests, 0o3730 if self._shared else 0o700, group)
             self._make(self.responses, 0o710 if self._shared else 0o700, group)
             self._make(self.bells, 0o2750 if self._shared else 0o700, group)
-            if self._shared:
+            if group is not None:
+                _refuse_closed_parents(self.root, group)
                 _own(str(self.root), 0o710, group)
             for client, uid in (self.settings.clients or {}).items():
                 self._make(f"{self.responses}/{check_name(client, 'client')}", 0o2750, _group_of(uid))
@@ -60,7 +61,8 @@ class Folders:
     def claim(self, name: str, claimed: str) -> bool:
         """Take a file out of its writer's reach; False if it is gone.
 
-        Raise NotARegularFile for what stays where it is: a folder of somebody else is all that cannot be moved.
+        Raise NotARegularFile for what stays where it is, a folder of somebody else. What else cannot be moved, as on a
+        full disk, is left for the next look.
         """
         try:
             os.rename(f"{self.requests}/{name}", f"{self.processing}/{claimed}")
@@ -70,8 +72,16 @@ class Folders:
             with suppress(OSError):
                 os.rmdir(f"{self.requests}/{name}")
                 return False
+            if not os.path.isdir(f"{self.requests}/{name}"):
+                return False
             raise NotARegularFile(f"{name!r:.80} cannot be moved: {exc.strerror}") from exc
         return True
+
+    def give_back(self, claimed: str, name: str) -> None:
+        """Put a file back of which nothing was done, unless its name is taken: then the next start finds it."""
+        with suppress(OSError):
+            if not os.path.lexists(f"{self.requests}/{name}"):
+                os.rename(f"{self.processing}/{claimed}", f"{self.requests}/{name}")
 
     def answer(self, client: str, name: str, data: bytes) -> None:
         """Put an answer where its client looks for it."""
@@ -107,7 +117,7 @@ class Folders:
         """Move a request to the dead ones, with its reason beside it."""
         target = name if not os.path.lexists(f"{self.dead}/{name}") else f"{name}~{new_token()}"
         told = jsontext.pretty({"reason": reason, "movedAt": round(at * 1000)})
-        with suppress(FileExistsError):
+        with suppress(OSError):  # no room, for instance: a reason is no reason to stop
             os.close(write_new(f"{self.dead}/{target}.reason", told))
         with suppress(OSError):
             os.rename(f"{self.processing}/{claimed}", f"{self.dead}/{target}")
@@ -145,6 +155,14 @@ def _refuse_open_parents(root: Path) -> None:
         mode = os.stat(place).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise StoreRefused(f"{place} can be written to by everybody: chmod o-w it, or choose another place")
+
+
+def _refuse_closed_parents(root: Path, group: int) -> None:
+    """Raise StoreRefused if clients of other users could not come as far as the mailbox."""
+    for place in Path(os.path.realpath(root)).parents:
+        about = os.stat(place)
+        if not about.st_mode & (stat.S_IXOTH | (stat.S_IXGRP if about.st_gid == group else 0)):
+            raise StoreRefused(f"{place} lets no client pass: chmod o+x it, or set ipc.root to another place")
 
 
 def _group(settings: MailboxSettings) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
-from pabal.watch import ARRIVALS, OVERFLOW, Inotify
+from pabal.watch import ARRIVALS, MOVE_SELF, OVERFLOW, Inotify
 
 SLICE = 500
 _MOST_KNOWN = 50_000  # names kept in memory; the rest is found by listing again
@@ -28,7 +29,7 @@ class Intake:
             return
         with suppress(OSError):
             self.inotify = Inotify()
-            self.inotify.add(folder, ARRIVALS)
+            self.inotify.add(folder, ARRIVALS | MOVE_SELF)
 
     def look(self) -> None:
         """Have the folder listed at the next take."""
@@ -51,6 +52,10 @@ class Intake:
         lately = list(_popped(self._fresh, SLICE // 2 if self._backlog else SLICE))
         return sorted({*lately, *_popped(self._backlog, SLICE - len(lately))})
 
+    def give_back(self, names: list[str]) -> None:
+        """Have names that were not taken after all come first the next time."""
+        self._backlog.extendleft(reversed(names))
+
     def _hear(self) -> None:
         if self.inotify is None:
             self._unlisted = True
@@ -58,6 +63,8 @@ class Intake:
         for event in self.inotify.events():
             if event.mask & OVERFLOW or len(self._fresh) >= _MOST_KNOWN:
                 self._unlisted = True
+            elif not event.name:  # of the folder itself: another in its place would not be heard
+                raise FileNotFoundError(errno.ENOENT, "it was moved or removed", self._folder)
             elif not is_draft(event.name):
                 self._fresh.append(event.name)
 

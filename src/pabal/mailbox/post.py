@@ -1,14 +1,15 @@
-"""Request files in the manager's hands: claimed, read, found good or bad, answered, and only then let go."""
+"""Request files in the manager's hands: claimed, read, lined up, found good or bad, answered, and only then let go.
+
+Reading is cheap beside answering. So what waits is read ahead, as far as memory allows, to know whose it is.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from heapq import heappop, heappush
-from typing import Any
 
 from pabal import jsontext
 from pabal.clock import Clock
@@ -20,52 +21,35 @@ from pabal.errors import (
     NotARegularFile,
     NotJson,
     PabalError,
-    SenderMismatch,
     TooLarge,
     UnsafeFile,
     WrongOwner,
 )
 from pabal.ids import new_token
 from pabal.mailbox.folders import SUFFIX, Folders, is_request
-from pabal.mailbox.intake import SLICE, Intake, is_draft
-from pabal.mailbox.protocol import Paper, Problem, Request, read_paper
-from pabal.mailbox.reading import Sheet, read_sheet
+from pabal.mailbox.intake import Intake, is_draft
+from pabal.mailbox.letters import Letter, Lines
+from pabal.mailbox.protocol import MAX_REQUESTS, Batch, Problem, Request, read_batch
+from pabal.mailbox.reading import RequestFile, read_request_file
+from pabal.mailbox.senders import Senders
 
+TURN = 50  # requests run before the next look at what arrived: a commit for each is enough to share
 _AGAIN_SLICE = 100  # unreadable files looked at again in one go
 RIPE_SECONDS = 2.0  # an unreadable file that young may still be being written
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
-class Letter:
-    """A claimed file with its requests and, by and by, their answers."""
-
-    __slots__ = ("answers", "claimed", "client", "many", "name", "open", "reason", "requests")
-
-    def __init__(self, name: str, claimed: str, paper: Paper) -> None:
-        self.name = name
-        self.claimed = claimed
-        self.client = paper.client
-        self.many = paper.many
-        self.requests = paper.requests
-        self.answers: list[dict[str, Any] | None] = [None] * len(paper.requests)
-        self.open = len(paper.requests)
-        self.reason = ""  # why the file is set aside once it is answered
-
-    def answer(self, index: int, document: dict[str, Any]) -> None:
-        self.answers[index] = document
-        self.open -= 1
 
 
 class PostRoom:
     def __init__(self, folders: Folders, clock: Clock) -> None:
         self._folders = folders
         self._clock = clock
+        self._senders = Senders(folders.settings.clients)
         self.intake = Intake(folders.requests, watched=folders.settings.watched)
         self._held: set[str] = set()  # names in processing/ that are in hand
         self._unripe: list[tuple[float, str, str, float]] = []  # a heap: (look again at, claimed, name, first read at)
         self._repeated: set[str] = set()  # of these, those that lay there at the start
         self._unsent: list[Letter] = []
-        self._taken: Counter[str] = Counter()  # since the box became too full
+        self._lines = Lines()
         self._left: list[str] = []
         self.look()
 
@@ -77,15 +61,28 @@ class PostRoom:
         names = os.listdir(self._folders.processing)
         self._left = sorted(name for name in names if not is_draft(name) and name not in self._held)
 
-    def collect(self) -> Iterator[Letter]:
-        """Yield what was left by a crash, then what arrived, in order."""
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to collect at once."""
+        return self._lines.held > 0 or self.intake.waiting > 0
+
+    def collect(self) -> list[Letter]:
+        """Take in what was left by a crash and what arrived; return those whose turn it is."""
+        for letter in self._taken_in():
+            self._lines.add(self._within_quota(letter))
+        return [self._judged(letter) for letter in self._lines.take(TURN)]
+
+    def _taken_in(self) -> Iterator[Letter]:
         left, self._left = self._left, []
         for claimed in left:
             self._held.add(claimed)
             self._repeated.add(claimed)
             yield from self._open(re.sub(r"~\w+(?=\.json$)", "", claimed), claimed)
-        self._count_flood()
-        for name in self.intake.take():
+        names = [] if self._lines.full else self.intake.take()
+        for number, name in enumerate(names):
+            if self._lines.full:
+                self.intake.give_back(names[number:])
+                break
             if claimed := self._claim(name):
                 yield from self._open(name, claimed)
         yield from self._look_again()
@@ -121,83 +118,62 @@ class PostRoom:
     def _open(self, name: str, claimed: str, since: float | None = None) -> Iterator[Letter]:
         settings = self._folders.settings
         try:
-            sheet = read_sheet(f"{self._folders.processing}/{claimed}", self._owners(), settings.max_bytes)
+            file = read_request_file(f"{self._folders.processing}/{claimed}", self._senders.owners, settings.max_bytes)
         except FileNotFoundError:
             self._forget(claimed)
             return
         except (UnsafeFile, TooLarge) as exc:
             yield from self._refuse_unread(name, claimed, exc)
             return
-        paper = self._checked(read_paper(sheet.data), sheet)
-        if self._may_be_unfinished(paper, sheet):
+        batch = self._senders.checked(read_batch(file.data), file.owner)
+        if self._may_be_unfinished(batch, file):
             now = self._clock.boot()
             since = now if since is None else since
-            if now - since < self._folders.settings.stale_seconds:
+            if now - since < settings.stale_seconds:
                 # Soon at first, for whoever is just writing it; then seldom.
                 heappush(self._unripe, (now + max(0.05, min(0.5, now - since)), claimed, name, since))
                 return
         if claimed in self._repeated:
-            paper = paper._replace(requests=[_again(each) for each in paper.requests])
-        letter = Letter(name, claimed, paper)
-        problems = [found for found in paper.requests if isinstance(found, Problem)]
-        if problems and not isinstance(problems[0].error, MailboxFull):
-            letter.reason = _told(problems[0].error)
-        if not letter.client:
-            self._drop(claimed, name, problems[0].error)
+            batch = batch._replace(requests=[_again(each) for each in batch.requests])
+        if batch.client:
+            size, at = len(file.data), file.written_at
+            yield Letter(name, claimed, batch.client, batch.requests, many=batch.many, size=size, written_at=at)
         else:
-            yield letter
+            [problem, *_] = [found for found in batch.requests if isinstance(found, Problem)]
+            self._drop(claimed, name, problem.error)
 
-    def _may_be_unfinished(self, paper: Paper, sheet: Sheet) -> bool:
-        first = paper.requests[0]
+    def _may_be_unfinished(self, batch: Batch, file: RequestFile) -> bool:
+        first = batch.requests[0]
         broken = isinstance(first, Problem) and isinstance(first.error, NotJson)
-        return broken and abs(self._clock.now() - sheet.written_at) < RIPE_SECONDS
+        return broken and abs(self._clock.now() - file.written_at) < RIPE_SECONDS
 
-    def _checked(self, paper: Paper, sheet: Sheet) -> Paper:
-        """Return the paper with what cannot be run as it stands turned into problems."""
-        client, mismatch = self._sender(paper.client, sheet.owner)
-        if mismatch is not None:
-            return Paper(client, [Problem(each.id, client, mismatch) for each in paper.requests], paper.many)
-        if client and self._is_flooding(client):
-            full = MailboxFull(
-                f"{client} has more than {self._folders.settings.max_waiting_per_client} requests waiting"
-            )
-            return Paper(client, [Problem(each.id, client, full) for each in paper.requests], paper.many)
-        requests = [self._timely(each, sheet) if isinstance(each, Request) else each for each in paper.requests]
-        return Paper(client, requests, paper.many)
+    def _within_quota(self, letter: Letter) -> Letter:
+        most = self._folders.settings.max_waiting_per_client
+        if self._lines.length(letter.client) >= most:
+            full = MailboxFull(f"{letter.client} has more than {most} requests waiting")
+            letter.requests = [Problem(each.id, letter.client, full) for each in letter.requests]
+            letter.size = 0
+        return letter
 
-    def _timely(self, request: Request, sheet: Sheet) -> Request | Problem:
+    def _judged(self, letter: Letter) -> Letter:
+        """Return a letter whose turn it is, with what comes too late turned into problems."""
+        requests = [self._timely(each, letter) if isinstance(each, Request) else each for each in letter.requests]
+        problems = [found.error for found in requests if isinstance(found, Problem)]
+        if problems and not isinstance(problems[0], MailboxFull):
+            letter.reason = _told(problems[0])
+        letter.requests = requests
+        return letter
+
+    def _timely(self, request: Request, letter: Letter) -> Request | Problem:
         now = self._clock.now()
         oldest = self._folders.settings.oldest_request
         if request.deadline and now > request.deadline:
             late = f"its deadline passed {now - request.deadline:.3f} s before the manager came to it"
-        elif now - (request.at or sheet.written_at) > oldest:
+        elif now - (request.at or letter.written_at) > oldest:
             late = f"it is older than {oldest:g} s, so whether it was run before cannot be told any more"
         else:
             return request
         return Problem(request.id, request.client, DeadlinePassed(late), request.command)
-
-    def _sender(self, client: str, owner: int) -> tuple[str, PabalError | None]:
-        """Return who is to be answered: the owner of the file, whatever the file says."""
-        clients = self._folders.settings.clients
-        if clients is None or clients.get(client, os.geteuid()) == owner:
-            return client, None
-        own = next((name for name, uid in clients.items() if uid == owner), "")
-        return own, SenderMismatch(f"a file of uid {owner} cannot speak for client {client!r:.80}")
-
-    def _owners(self) -> frozenset[int]:
-        clients = self._folders.settings.clients or {}
-        return frozenset({os.geteuid(), *clients.values()})
-
-    def _count_flood(self) -> None:
-        if self._taken and self.intake.waiting <= SLICE:
-            self._taken.clear()
-
-    def _is_flooding(self, client: str) -> bool:
-        limit = self._folders.settings.max_waiting_per_client
-        if not self._taken and self.intake.waiting < limit:
-            return False
-        self._taken[client] += 1
-        return self._taken[client] > limit
 
     # Out
 
@@ -227,22 +203,23 @@ class PostRoom:
             return max(0.0, self._unripe[0][0] - self._clock.boot())
         return 1.0 if self._unsent else None
 
+    def close(self) -> None:
+        """Give back what was lined up and not begun, and stop listening."""
+        for letter in self._lines.take(self._lines.held * MAX_REQUESTS):
+            if letter.claimed not in self._repeated:
+                self._folders.give_back(letter.claimed, letter.name)
+        self.intake.close()
+
     def _refuse_unread(self, name: str, claimed: str, error: PabalError) -> Iterator[Letter]:
         # A link may have been made by anybody to a file of anybody: its owner did not ask.
-        client = "" if isinstance(error, LinkedFile | WrongOwner) else self._owner_of(claimed)
-        if not client:
+        client = ""
+        if not isinstance(error, LinkedFile | WrongOwner):
+            with suppress(OSError):
+                client = self._senders.client_of(os.lstat(f"{self._folders.processing}/{claimed}").st_uid)
+        if client:
+            yield Letter(name, claimed, client, [Problem(name.removesuffix(SUFFIX), client, error)])
+        else:
             self._drop(claimed, name, error)
-            return
-        letter = Letter(name, claimed, Paper(client, [Problem(name.removesuffix(SUFFIX), client, error)]))
-        letter.reason = _told(error)
-        yield letter
-
-    def _owner_of(self, claimed: str) -> str:
-        clients = self._folders.settings.clients or {}
-        with suppress(OSError):
-            uid = os.lstat(f"{self._folders.processing}/{claimed}").st_uid
-            return next((name for name, own in clients.items() if own == uid), "")
-        return ""
 
     def _drop(self, claimed: str, name: str, error: PabalError) -> None:
         self._folders.set_aside(claimed, name, _told(error), self._clock.now())

@@ -120,7 +120,7 @@ class Problem(NamedTuple):
     command: str = ""
 
 
-class Paper(NamedTuple):
+class Batch(NamedTuple):
     """What a request file says."""
 
     client: str  # "": none could be named
@@ -140,7 +140,7 @@ class _Document(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Document | list[_Document]).decode
 
 
-def read_paper(data: bytes) -> Paper:
+def read_batch(data: bytes) -> Batch:
     """Read a request file; what is wrong with it comes back as problems, never as an exception."""
     if b'"store.' not in data[:400]:
         return _read_strictly(data)
@@ -152,23 +152,23 @@ def read_paper(data: bytes) -> Paper:
     if not all(document.command.startswith(LIBRARY) for document in documents):
         # Written by people and scripts: no key twice, no number too large, wherever it stands.
         return _read_strictly(data)
-    return _paper([msgspec.structs.asdict(document) for document in documents], many=isinstance(found, list))
+    return _batch([msgspec.structs.asdict(document) for document in documents], many=isinstance(found, list))
 
 
-def _read_strictly(data: bytes) -> Paper:
+def _read_strictly(data: bytes) -> Batch:
     try:
         found = jsontext.read(data, depth=MAX_DEPTH + _ENVELOPE_DEPTH)
     except InvalidInput as exc:
         client = _salvaged(_CLIENT_ID, data)
-        return Paper(client, [Problem(_salvaged(_REQUEST_ID, data), client, exc)])
-    return _paper(found if isinstance(found, list) else [found], many=isinstance(found, list))
+        return Batch(client, [Problem(_salvaged(_REQUEST_ID, data), client, exc)])
+    return _batch(found if isinstance(found, list) else [found], many=isinstance(found, list))
 
 
-def _paper(documents: list[Any], *, many: bool) -> Paper:
+def _batch(documents: list[Any], *, many: bool) -> Batch:
     client = next((found for document in documents if (found := _client(document))), "")
     if not 0 < len(documents) <= MAX_REQUESTS:
         wrong = InvalidRequest(f"a file holds 1 to {MAX_REQUESTS} requests; found {len(documents)}")
-        return Paper(client, [Problem("", client, wrong)])
+        return Batch(client, [Problem("", client, wrong)])
     seen: dict[str, int] = {}
     requests: list[Request | Problem] = []
     for document in documents:
@@ -180,7 +180,7 @@ def _paper(documents: list[Any], *, many: bool) -> Paper:
             continue
         seen[request.id] = seen.get(request.id, -1) + 1
         requests.append(request._replace(occurrence=seen[request.id]))
-    return Paper(client, requests, many)
+    return Batch(client, requests, many)
 
 
 def _request(document: Any, client: str) -> Request:

@@ -14,7 +14,7 @@ _SPECIAL = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})  # a symlink, a s
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 
 
-class Sheet(NamedTuple):
+class RequestFile(NamedTuple):
     """The bytes of a file, who owns it and when it was last written."""
 
     data: bytes
@@ -22,7 +22,7 @@ class Sheet(NamedTuple):
     written_at: float
 
 
-def read_sheet(path: str, owners: frozenset[int], limit: int) -> Sheet:
+def read_request_file(path: str, owners: frozenset[int], limit: int) -> RequestFile:
     """Read a file that one of these users wrote; raise UnsafeFile or TooLarge, or FileNotFoundError."""
     try:
         fd = os.open(path, _READ)
@@ -35,7 +35,7 @@ def read_sheet(path: str, owners: frozenset[int], limit: int) -> Sheet:
     try:
         about = os.fstat(fd)
         _check(about, owners, limit)
-        return Sheet(_read(fd, about.st_size, limit), about.st_uid, about.st_mtime)
+        return RequestFile(_read(fd, about.st_size, limit), about.st_uid, about.st_mtime)
     finally:
         os.close(fd)
 

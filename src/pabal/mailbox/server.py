@@ -12,38 +12,40 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from pabal.clock import Clock
 from pabal.errors import PabalError, Refused, StoreFailed, Uncertain
 from pabal.mailbox.bells import Bells
-from pabal.mailbox.calls import CALLS
 from pabal.mailbox.cleaning import Cleaner
-from pabal.mailbox.command import Command
-from pabal.mailbox.commands import COMMANDS
-from pabal.mailbox.desk import Connection, Desk, Later, secret_at
+from pabal.mailbox.commands import COMMANDS, LIBRARY_COMMANDS
+from pabal.mailbox.commands.command import NO_MESSAGE, Command, Later
+from pabal.mailbox.commands.context import Connection, Context, Extras, secret_at
+from pabal.mailbox.commands.running import Job, run
 from pabal.mailbox.folders import Folders
-from pabal.mailbox.post import Letter, PostRoom
+from pabal.mailbox.letters import Letter
+from pabal.mailbox.parking import Parking
+from pabal.mailbox.post import PostRoom
 from pabal.mailbox.protocol import Code, Problem, Request, answer_of, code_of, refusal_of
-from pabal.mailbox.rounds import Job, run
-from pabal.mailbox.settings import MailboxSettings, Observation, Observe
+from pabal.mailbox.settings import Answered, MailboxSettings, Observe
 from pabal.mailbox.tally import Tally
 from pabal.mailbox.watches import Watches
 from pabal.names import check_name
 
-__all__ = ["MailboxServer", "MailboxSettings", "Observation"]
-
-_COMMANDS: dict[str, Command] = {**COMMANDS, **CALLS}
+_COMMANDS: dict[str, Command] = {**COMMANDS, **LIBRARY_COMMANDS}
 
 
 class _Task(Job):
     """A job of a letter."""
 
-    __slots__ = ("index", "letter", "started", "until")
+    __slots__ = ("index", "letter", "queue", "started", "until")
 
     def __init__(self, request: Request, command: Command, letter: Letter, index: int) -> None:
         super().__init__(request, command)
         self.letter = letter
         self.index = index
         self.started = time.monotonic()
+        self.queue = ""  # of a parked one: what it waits for
         self.until = float("inf")  # on the boot clock: when a parked one is answered with nothing
 
 
@@ -57,7 +59,8 @@ class MailboxServer:
         *,
         clock: Clock,
         settings: MailboxSettings | None = None,
-        observe: Observe = lambda told: None,
+        observe: Observe = lambda answered: None,
+        extras: Extras | None = None,
     ) -> None:
         settings = settings or MailboxSettings()
         self._folders = Folders(root, settings)
@@ -68,18 +71,18 @@ class MailboxServer:
         self._bells = Bells(self._folders.bells, shared=settings.clients is not None)
         self._post = PostRoom(self._folders, clock)
         self.watch = Watches(self._post.intake.inotify)
-        self.desk = Desk(
+        self._context = Context(
             connection,
             clock=clock,
             settings=settings,
-            observe=observe,
             secret=secret_at(root / ".secret"),
             hang_bell=self.hang_bell,
             tally=self.tally,
             archive=self._folders.archive,
+            extras=extras,
         )
         self._cleaner = Cleaner(self._folders, clock)
-        self._parked: list[_Task] = []
+        self._parked = Parking[_Task](self._context.store, self.watch, clock)
         self.broken: PabalError | None = None  # set once the store promises nothing more: reopen it
         for queue in self._bells.hung():
             with suppress(PabalError):
@@ -90,10 +93,10 @@ class MailboxServer:
         before = self.tally.answered
         rung = self.watch.rung()
         self._post.send_again()
-        tasks = self._ready(rung)
+        tasks = self._parked.take(rung)
         for letter in self._post.collect():
             tasks.extend(self._open(letter))
-        run(self.desk, tasks)
+        run(self._context, tasks)
         for task in tasks:
             self._conclude(task)
         for queue in rung:
@@ -104,31 +107,30 @@ class MailboxServer:
 
     def next_due(self) -> float | None:
         """Return the seconds until something is to be done though nothing rings."""
-        if self._post.intake.waiting:
+        if self._post.waiting:
             return 0.0
-        now = self._clock.boot()
-        found = [self._cleaner.next_due(), self._post.next_due()]
-        found += [max(0.0, task.until - now) for task in self._parked]
-        found += [self.desk.store.next_due(queue) for queue in {_queue(task) for task in self._parked}]
+        found = [self._cleaner.next_due(), self._post.next_due(), self._parked.next_due()]
         if self._post.intake.inotify is None:
             found.append(self._folders.settings.poll_seconds)
         return min((max(0.0, due) for due in found if due is not None), default=None)
 
     def close(self) -> None:
         """Answer what was taken, then let go of everything but the store."""
-        parked, self._parked = self._parked, []
-        for task in parked:
-            task.result = {"message": None, "lease": None}
+        for task in self._parked.take_all():
+            task.result = NO_MESSAGE
             self._conclude(task)
         self._post.send_again()
-        self._post.intake.close()
+        self._post.close()
         self.watch.close()
-        self._bells.close()
+
+    def allow(self, queues: frozenset[str] | None) -> None:
+        """Let the commands that name a queue name these only, from now on; None lets them name any."""
+        self._context.settings = msgspec.structs.replace(self._context.settings, queues=queues)
 
     def hang_bell(self, queue: str) -> str:
         """Ring for this queue from now on; return the name of its bell."""
         self._bells.hang(queue)
-        self.watch.add(self.desk.store, queue)
+        self.watch.add(self._context.store, queue)
         return queue
 
     # Below the surface
@@ -149,20 +151,6 @@ class MailboxServer:
         if letter.open == 0:
             self._post.send(letter)
 
-    def _ready(self, rung: Iterable[str]) -> list[_Task]:
-        """Take out the parked tasks whose queue rang, whose time is over, or whose queue time alone has changed."""
-        if not self._parked:
-            return []
-        now = self._clock.boot()
-        due = {queue for queue in {_queue(task) for task in self._parked} if self._is_due(queue)}.union(rung)
-        ready = [task for task in self._parked if _queue(task) in due or task.until <= now]
-        self._parked = [task for task in self._parked if task not in ready]
-        return ready
-
-    def _is_due(self, queue: str) -> bool:
-        due = self.desk.store.next_due(queue)
-        return due is not None and due <= 0
-
     def _conclude(self, task: _Task) -> None:
         if isinstance(task.result, Later) and self._park(task, task.result):
             return
@@ -182,25 +170,23 @@ class MailboxServer:
         """Keep a task for later; False if its time is over, and then its result is nothing."""
         now = self._clock.boot()
         if task.until == float("inf"):
+            task.queue = later.queue
             deadline = task.request.deadline
             task.until = min(later.until, now + deadline - self._clock.now()) if deadline else later.until
-            if self.watch.add(self.desk.store, later.queue):
+            if self.watch.add(self._context.store, later.queue):
                 # Heard from now on: look once more for what came before.
-                run(self.desk, [task])
+                run(self._context, [task])
                 if not isinstance(task.result, Later):
                     return False
         if task.until <= now:
-            task.result = {"message": None, "lease": None}
+            task.result = NO_MESSAGE
             return False
-        self._parked.append(task)
+        self._parked.add(task)
         return True
 
     def _tell(self, command: str, error: PabalError | None, seconds: float) -> None:
         code = "" if error is None else str(error.code if isinstance(error, Refused) else code_of(error))
         known = command if command in _COMMANDS else "unknown"
-        self.tally.add(known, code, seconds)
-        self._observe(Observation("request", known, ok=error is None, code=code, seconds=seconds))
-
-
-def _queue(task: _Task) -> str:
-    return task.result.queue if isinstance(task.result, Later) else ""
+        answered = Answered(known, code, seconds)
+        self.tally.add(answered)
+        self._observe(answered)

@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from pabal.policy import LARGEST_MAX_BYTES
-
 
 class MailboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Folders are names under the mailbox's root; times are in seconds."""
@@ -26,26 +24,19 @@ class MailboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     dead_kept: float = 7 * 86400.0
     oldest_request: float = 300.0  # an older one could have been run before its effects were forgotten
     longest_wait: float = 60.0  # that a consume may ask for
-    max_bytes: int = LARGEST_MAX_BYTES + (4 << 20)  # of a request file
+    max_bytes: int = 80 << 20  # of a request file: the largest message and what is around it
     max_waiting_per_client: int = 10_000
     queues: frozenset[str] | None = None  # None: every queue; else those only, for the commands that name one
     clients: dict[str, int] | None = None  # clientId to uid, each client a user of its own; None: all are the manager's
     group: int | None = None  # of all clients, where each is a user of its own
 
 
-class Observation(msgspec.Struct, frozen=True):
-    """Something that happened: `name` is a command for kind "request", else a queue.
+class Answered(msgspec.Struct, frozen=True):
+    """A request that was answered: its command, the code of its refusal, and how long it took."""
 
-    Kinds: request (seconds it took), published, leased (seconds since it was due), settled (`code` is done, retry, dead
-    or lost; seconds since its lease), expired, revived, purged.
-    """
-
-    kind: str
-    name: str
-    ok: bool = True
-    code: str = ""
+    command: str
+    code: str = ""  # empty: it was not refused
     seconds: float = 0.0
-    count: int = 1
 
 
-Observe: TypeAlias = Callable[[Observation], None]
+Observe: TypeAlias = Callable[[Answered], None]

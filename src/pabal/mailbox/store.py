@@ -13,6 +13,7 @@ from pabal.clock import Clock
 from pabal.errors import NoAnswer, PabalError, Refused, StoreClosed, StoreError, Uncertain
 from pabal.mailbox.client import Mailbox
 from pabal.mailbox.wire import (
+    MOST_WATCHED,
     WireEntry,
     WireFinding,
     WireLease,
@@ -167,7 +168,10 @@ class MailboxStore:
 
     def watch(self, queues: Sequence[str]) -> PathWatch:
         """Have the manager ring for these queues, and listen."""
-        bells = self._ask(_Bells, "store.watch", {"queues": list(queues)}).bells
+        bells: list[str] = []
+        for start in range(0, len(queues), MOST_WATCHED):
+            some = list(queues[start : start + MOST_WATCHED])
+            bells += self._ask(_Bells, "store.watch", {"queues": some}).bells
         return PathWatch({f"{self._mailbox.bells}/{bell}": ACCESS for bell in bells})
 
     def close(self) -> None:

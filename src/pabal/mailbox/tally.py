@@ -7,6 +7,7 @@ from typing import Any
 
 from pabal.clock import Clock
 from pabal.mailbox.protocol import Code
+from pabal.mailbox.settings import Answered
 
 _GROUPS = {
     Code.PARSE_ERROR: "parse",
@@ -28,14 +29,13 @@ class Tally:
         self._seconds = 0.0
         self._last = 0.0
 
-    def add(self, command: str, code: str, seconds: float) -> None:
-        """Count one answer; `code` is empty for a good one."""
+    def add(self, answered: Answered) -> None:
         self.answered += 1
-        self._commands[command] += 1
-        self._seconds += seconds
-        self._last = seconds
-        if code:
-            self._codes[code] += 1
+        self._commands[answered.command] += 1
+        self._seconds += answered.seconds
+        self._last = answered.seconds
+        if answered.code:
+            self._codes[answered.code] += 1
 
     def document(self) -> dict[str, Any]:
         errors = dict.fromkeys(("parse", "validation", "timeout", "internal"), 0)

@@ -17,7 +17,7 @@ import msgspec
 from pabal.envelope import Envelope, envelope_of, message_of
 from pabal.errors import InvalidInput, InvalidReceipt, InvalidRequest
 from pabal.jsontext import check
-from pabal.message import Message, check_message, check_seconds
+from pabal.message import MAX_INSTANT, Message, check_message, check_seconds
 from pabal.names import check_id, check_name
 from pabal.policy import DEFAULT_MAX_BYTES, LARGEST_MAX_BYTES
 from pabal.store import Dead, Done, Draft, Entry, Failure, Finding, Lease, Receipt, Retry, Settlement, State, Terms
@@ -25,6 +25,8 @@ from pabal.store import Verdict as StoreVerdict
 
 _GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+MOST_WATCHED = 100  # queues in one request: a client that watches more asks again, and others have their turn between
+_LARGEST = 2**53 - 1  # a count that every reader of JSON and every store can hold
 
 
 class WireTerms(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
@@ -118,8 +120,8 @@ def _terms_of(found: WireTerms) -> Terms:
     check_seconds("dedupWindow", found.dedup_window)
     if not 1 <= found.max_bytes <= LARGEST_MAX_BYTES:
         raise InvalidRequest(f"maxBytes must be 1 to {LARGEST_MAX_BYTES}; found {found.max_bytes}")
-    if found.max_waiting < 0:
-        raise InvalidRequest(f"maxWaiting must be 0 or more; found {found.max_waiting}")
+    if not 0 <= found.max_waiting <= _LARGEST:
+        raise InvalidRequest(f"maxWaiting must be 0 to {_LARGEST}; found {found.max_waiting}")
     return Terms(found.dedup_window, found.max_bytes, found.max_waiting)
 
 
@@ -129,7 +131,7 @@ _COMMON, _COMMON_WIRE = Terms(), WireTerms()
 def _plain(found: PlainMessage) -> Message:
     check(found.payload)
     created_at = _seconds(found.timestamp)
-    if created_at < 0:
+    if not 0 <= created_at <= MAX_INSTANT:
         raise InvalidRequest(f"timestamp must be in the years 1970 to 9999; found {found.timestamp}")
     return Message(id=check_id(found.message_id), body=found.payload, created_at=created_at)
 
@@ -185,6 +187,8 @@ def wire_settlement(settlement: Settlement) -> WireVerdict:
 def settlement_of(found: WireVerdict) -> Settlement:
     then = tuple(map(draft_of, found.then))
     receipt = receipt_of(found.receipt)
+    if found.failure is not None:
+        _check_failure(found.failure)
     verdict: StoreVerdict
     if found.verdict == "done":
         verdict = Done(then, found.failure, found.keep)
@@ -195,6 +199,15 @@ def settlement_of(found: WireVerdict) -> Settlement:
     else:
         raise InvalidRequest(f"verdict must be done, retry, or dead with its failure; found {found.verdict!r:.40}")
     return Settlement(receipt, verdict)
+
+
+def _check_failure(failure: Failure) -> None:
+    """Refuse numbers of a failure that nobody could show or count with."""
+    if not 0 <= failure.at <= MAX_INSTANT:
+        raise InvalidRequest(f"failure.at must be in the years 1970 to 9999; found {failure.at!r:.40}")
+    for what, count in (("attempt", failure.attempt), ("repeats", failure.repeats)):
+        if not 0 <= count <= _LARGEST:
+            raise InvalidRequest(f"failure.{what} must be 0 to {_LARGEST}; found {count}")
 
 
 def wire_entry(entry: Entry) -> WireEntry:

@@ -35,7 +35,7 @@ _PLACEHOLDERS = ("{{kv_table}}", "{{msg_index_table}}")
 class Config:
     """What a manager works by. Paths are absolute."""
 
-    source: str  # the file it came from, or what stands for it
+    file: Path | None  # that it was read from; None: the command line said it all
     node_id: str
     backend: str
     root: Path
@@ -52,6 +52,10 @@ class Config:
     default_policy: Policy
     queues: frozenset[str] | None  # those that may be used; None: any
 
+    @property
+    def source(self) -> str:
+        return _source(self.file)
+
 
 def find_config(folder: Path) -> Path | None:
     """Return the configuration file that lies in a folder, if there is one."""
@@ -65,14 +69,17 @@ def read_config(path: Path | None, *, folder: Path, root: Path | None = None, **
     """
     document = {} if path is None else _read(path)
     document = merged(document, changes) if isinstance(document, dict) else document
-    source = "the command line" if path is None else str(path)
     base = folder if path is None else path.absolute().parent
     found = [*mistakes(document, Document)]
     if isinstance(document, dict):
         found += _deeper_mistakes(document, base)
     if found:
-        raise InvalidConfig(source, tuple(dict.fromkeys(found)))
-    return _config(msgspec.convert(document, Document), source, base, root)
+        raise InvalidConfig(_source(path), tuple(dict.fromkeys(found)))
+    return _config(msgspec.convert(document, Document), path, base, root)
+
+
+def _source(path: Path | None) -> str:
+    return "the command line" if path is None else str(path)
 
 
 def _read(path: Path) -> Any:
@@ -85,7 +92,7 @@ def _read(path: Path) -> Any:
         raise InvalidConfig(f"{path} has more than {_LARGEST} bytes")
     try:
         return tomllib.loads(data.decode()) if path.suffix == ".toml" else jsontext.read(data)
-    except (InvalidInput, ValueError) as exc:
+    except (InvalidInput, ValueError, RecursionError) as exc:
         raise InvalidConfig(f"{path} cannot be read: {exc}") from exc
 
 
@@ -101,7 +108,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _deeper_mistakes(document: Mapping[str, Any], base: Path) -> Iterator[str]:
     """Say what is wrong with values that look right one by one."""
     backend, mode = document.get("backend"), document.get("mode")
-    if isinstance(mode, str) and isinstance(backend, str) and MODES.get(mode) not in (BACKENDS.get(backend, backend),):
+    if isinstance(mode, str) and isinstance(backend, str) and MODES.get(mode) != BACKENDS.get(backend, backend):
         yield f"mode: {mode} needs backend {MODES.get(mode)}; found {backend}"
     yield from policy_mistakes(document.get("policyDefaults", {}), "policyDefaults")
     queues = document.get("queues", [])
@@ -111,14 +118,8 @@ def _deeper_mistakes(document: Mapping[str, Any], base: Path) -> Iterator[str]:
     names = Counter(queue["name"].lower() for queue in queues if isinstance(queue.get("name"), str))
     yield from (f"queues: {name} is there {count} times" for name, count in names.items() if count > 1)
     yield from _template_mistakes(document.get("sqlite"), base)
-    ipc = document.get("ipc")
-    for client, user in (ipc.get("clients") or {}).items() if isinstance(ipc, dict) else ():
-        if isinstance(user, str) and _uid(user) is None:
-            yield f"ipc.clients.{client}: no user {user!r:.60} on this machine"
-    if isinstance(ipc, dict) and ipc.get("clients") is not None and ipc.get("group") is None:
-        yield "ipc.group: it is missing; ipc.clients needs the group that holds them all"
-    if isinstance(ipc, dict) and isinstance(group := ipc.get("group"), str) and _gid(group) is None:
-        yield f"ipc.group: no group {group!r:.60} on this machine"
+    if isinstance(ipc := document.get("ipc"), dict):
+        yield from _client_mistakes(ipc.get("clients"), ipc.get("group"))
 
 
 def _queue_mistakes(document: Mapping[str, Any], queue: Mapping[str, Any], place: str) -> Iterator[str]:
@@ -138,6 +139,16 @@ def _queue_mistakes(document: Mapping[str, Any], queue: Mapping[str, Any], place
         yield from policy_mistakes({"messageSchema": schema}, place)
 
 
+def _client_mistakes(clients: object, group: object) -> Iterator[str]:
+    for client, user in clients.items() if isinstance(clients, dict) else ():
+        if isinstance(user, str) and _uid(user) is None:
+            yield f"ipc.clients.{client}: no user {user!r:.60} on this machine"
+    if clients is not None and group is None:
+        yield "ipc.group: it is missing; ipc.clients needs the group that holds them all"
+    if isinstance(group, str) and _gid(group) is None:
+        yield f"ipc.group: no group {group!r:.60} on this machine"
+
+
 def _template_mistakes(sqlite: object, base: Path) -> Iterator[str]:
     path = sqlite.get("schemaPath") if isinstance(sqlite, dict) else None
     if not isinstance(path, str):
@@ -150,7 +161,7 @@ def _template_mistakes(sqlite: object, base: Path) -> Iterator[str]:
     yield from (f"sqlite.schemaPath: {path} has no {name}" for name in _PLACEHOLDERS if name not in text)
 
 
-def _config(document: Document, source: str, base: Path, root: Path | None) -> Config:
+def _config(document: Document, path: Path | None, base: Path, root: Path | None) -> Config:
     def place(text: str | None, default: Path) -> Path:
         return default if text is None else (base / Path(text).expanduser()).absolute()
 
@@ -160,7 +171,7 @@ def _config(document: Document, source: str, base: Path, root: Path | None) -> C
     letters = {policy.dead_letters.queue for policy in policies.values() if policy.dead_letters.queue}
     clients = document.ipc.clients
     return Config(
-        source=source,
+        file=path,
         node_id=document.node_id,
         backend=backend,
         root=root,
@@ -168,7 +179,9 @@ def _config(document: Document, source: str, base: Path, root: Path | None) -> C
         log_root=place(document.paths.log_root, root) if document.paths.log_root else None,
         store_url=_store_url(document, backend, root, place),
         ipc=document.ipc,
-        clients=None if clients is None else {name: _uid(user) or 0 for name, user in clients.items()},
+        clients=None
+        if clients is None
+        else {name: uid for name, user in clients.items() if (uid := _uid(user)) is not None},
         group=None if document.ipc.group is None else _gid(document.ipc.group),
         sweep_interval=document.lease.sweep_interval_ms / 1000,
         check_on_start=document.hybrid.check_on_start and backend == "hybrid",

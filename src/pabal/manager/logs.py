@@ -31,8 +31,18 @@ class JsonLines(logging.Formatter):
         return jsontext.encode(line).decode()
 
 
-def start_log(node_id: str, log_root: Path | None, *, quiet: bool = False) -> logging.Handler | None:
-    """Send what the library logs to a file under `log_root`, or to stderr; None if there is no file and `quiet`.
+class _LogFile(WatchedFileHandler):
+    """A file that may be moved away. Where it cannot be made anew, stderr is told and the work goes on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
+def start_log(node_id: str, log_root: Path | None) -> logging.Handler:
+    """Send what the library logs to a file under `log_root`, or to stderr if there is none.
 
     The file may be moved away by a program that rotates logs: the next line begins a new one.
     """
@@ -40,9 +50,7 @@ def start_log(node_id: str, log_root: Path | None, *, quiet: bool = False) -> lo
     if log_root is not None:
         with translated(f"opening the log in {log_root}"):
             make_dirs(log_root)
-            handler = WatchedFileHandler(log_root / FILE, encoding="utf-8", errors="backslashreplace")
-    elif quiet:
-        return None
+            handler = _LogFile(log_root / FILE, encoding="utf-8", errors="backslashreplace")
     else:
         handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(node_id))
@@ -52,7 +60,6 @@ def start_log(node_id: str, log_root: Path | None, *, quiet: bool = False) -> lo
     return handler
 
 
-def end_log(handler: logging.Handler | None) -> None:
-    if handler is not None:
-        logging.getLogger("pabal").removeHandler(handler)
-        handler.close()
+def end_log(handler: logging.Handler) -> None:
+    logging.getLogger("pabal").removeHandler(handler)
+    handler.close()

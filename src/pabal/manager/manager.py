@@ -9,18 +9,22 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 
 from pabal.clock import Clock
 from pabal.connect import Connection, connect
 from pabal.errors import InvalidConfig, PabalError, StoreError
-from pabal.mailbox.server import MailboxServer, MailboxSettings
+from pabal.mailbox.server import MailboxServer
+from pabal.mailbox.settings import MailboxSettings
 from pabal.manager.config import Config
-from pabal.manager.lock import RootLock
 from pabal.manager.metrics import Metrics
 from pabal.manager.observed import ObservedStore
 from pabal.manager.report import Report
 from pabal.manager.sweeps import Sweeps
 from pabal.runtime.heartbeat import Heartbeat
+from pabal.runtime.lock import PlaceLock
 from pabal.runtime.notify import Notifier
 from pabal.runtime.service import Service
 from pabal.runtime.wake import FdWatch
@@ -28,10 +32,10 @@ from pabal.store import Checkable
 
 log = logging.getLogger("pabal")
 
-HEARTBEAT = "manager.heartbeat"
+LOCK, HEARTBEAT = "manager.lock", "manager.heartbeat"  # in the data root
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a store that failed is opened again
 # What only a new start can change.
-_FIXED = ("root", "ipc_root", "store_url", "ipc", "clients", "group", "queues", "node_id", "log_root")
+_FIXED = ("root", "ipc_root", "backend", "store_url", "ipc", "clients", "group", "node_id", "log_root")
 
 
 class Manager:
@@ -54,18 +58,24 @@ class Manager:
         self._passed = passed
         self._service: Service | None = None
         self._stopping = False
+        self._reload_wanted = False
         self._failures = 0
-        self._lock = RootLock(config.root, clock.now())
+        with ExitStack() as locks:
+            locks.enter_context(closing(root_lock(config.root, clock.now())))
+            # Of two roots, each with its own lock, the configurations may name one mailbox.
+            locks.enter_context(closing(_mailbox_lock(config.ipc_root, clock.now())))
+            self._locks = locks.pop_all()
 
     def close(self) -> None:
-        self._lock.close()
+        self._locks.close()
 
     def run(self) -> None:
         """Serve until SIGTERM, SIGINT or `stop`."""
+        signal.signal(signal.SIGHUP, self._note_hangup)
         while not self._stopping:
             try:
                 self._serve()
-            except StoreError as exc:
+            except (StoreError, OSError) as exc:
                 if self._service is None:
                     raise  # it never worked: the operator should know at once
                 self._wait_out(exc)
@@ -77,6 +87,10 @@ class Manager:
         self._stopping = True
         if self._service is not None:
             self._service.stop()
+
+    def _note_hangup(self, number: int, frame: FrameType | None) -> None:
+        """Keep the wish for a reload until something is served that could take it over."""
+        self._reload_wanted = True
 
     def _serve(self) -> None:
         with ExitStack() as stack:
@@ -95,7 +109,9 @@ class Manager:
             told = {"root": str(self.config.root), "mailbox": str(self.config.ipc_root), "store": self.config.store_url}
             log.info("serving", extra={"pabal": told})
             self._notifier.ready(f"serving {self.config.ipc_root}")
-            with service.on_signals({signal.SIGHUP: lambda: self._reload(sweeps)}):
+            with service.on_signals({signal.SIGHUP: lambda: self._reload(sweeps, server)}):
+                if self._reload_wanted:
+                    self._reload(sweeps, server)
                 service.run()
             self._stopping = True
 
@@ -124,11 +140,14 @@ class Manager:
             clients=self.config.clients,
             group=self.config.group,
         )
-        server = MailboxServer(
-            self.config.ipc_root, connection, clock=self._clock, settings=settings, observe=self.metrics.observe
+        return MailboxServer(
+            self.config.ipc_root,
+            connection,
+            clock=self._clock,
+            settings=settings,
+            observe=self.metrics.answered,
+            extras={"health": report.health, "metrics": report.metrics},
         )
-        server.desk.extras = {"health": report.health, "metrics": report.metrics}
-        return server
 
     def _pass(self, server: MailboxServer, report: Report) -> None:
         if server.broken is not None:
@@ -143,33 +162,51 @@ class Manager:
         if changed:
             log.info("policies set", extra={"pabal": {"queues": changed}})
 
-    def _reload(self, sweeps: Sweeps) -> None:
+    def _reload(self, sweeps: Sweeps, server: MailboxServer) -> None:
         """Take over a changed configuration; keep the old one if there is a mistake in the new."""
+        self._reload_wanted = False
         try:
             found = self._reread()
         except InvalidConfig as exc:
             log.error("configuration not reloaded", extra={"pabal": {"mistakes": list(exc.mistakes) or [str(exc)]}})
             return
-        fixed = [name for name in _FIXED if getattr(found, name) != getattr(self.config, name)]
+        except OSError as exc:  # the folder that it was started in is gone, for instance
+            log.error("configuration not reloaded: %s", exc)
+            return
+        kept = {name: getattr(self.config, name) for name in _FIXED}
+        fixed = [name for name, value in kept.items() if getattr(found, name) != value]
         try:
-            self.config = found
+            self.config = replace(found, **kept)
             self._apply(sweeps)
+            server.allow(self.config.queues)
         except PabalError as exc:
             log.error("configuration not reloaded: %s", exc)
             return
         log.info("configuration reloaded", extra={"pabal": {"source": found.source, "needs_restart": fixed}})
 
-    def _wait_out(self, exc: StoreError) -> None:
+    def _wait_out(self, exc: StoreError | OSError) -> None:
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 10))
         self._failures += 1
-        log.error("the store failed: %s", exc, extra={"pabal": {"code": exc.code, "again_in": pause}})
+        failed = "store" if isinstance(exc, StoreError) else "mailbox"
+        log.error("the %s failed: %s", failed, exc, extra={"pabal": {"code": type(exc).__name__, "again_in": pause}})
         with closing(FdWatch()) as watch:
             service = self._service = Service(watch)
             with service.on_signals({}):
                 self._stopping = self._stopping or _interrupted(service, watch, pause)
 
 
+def root_lock(root: Path, now: float) -> PlaceLock:
+    """Hold a data root; raise ManagerRunning if another manager does."""
+    advice = "stop it first, or give another --root"
+    return PlaceLock(root / LOCK, now, f"{root} is served already", advice=advice)
+
+
 def _interrupted(service: Service, watch: FdWatch, seconds: float) -> bool:
     """Sleep; say whether somebody asked to stop meanwhile."""
     watch.wait(seconds)
     return service.stopping
+
+
+def _mailbox_lock(ipc_root: Path, now: float) -> PlaceLock:
+    advice = "stop it first, or give each data root a mailbox of its own"
+    return PlaceLock(ipc_root / ".lock", now, f"the mailbox {ipc_root} is served already", advice=advice)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pabal.clock import Clock
-from pabal.mailbox.settings import Observation
+from pabal.mailbox.settings import Answered
 from pabal.manager.measures import Histogram, Rate
 from pabal.store import Dead, Done, FailureCode, Lease, Outcome, Receipt, Retry, Settlement
 
@@ -50,10 +50,9 @@ class Metrics:
     def uptime(self) -> float:
         return self._clock.boot() - self.started
 
-    def observe(self, seen: Observation) -> None:
+    def answered(self, request: Answered) -> None:
         """Take note of how long a request took; what it did to messages is seen where it is done."""
-        if seen.kind == "request":
-            self.requests.add(seen.seconds)
+        self.requests.add(request.seconds)
 
     def published(self, queue: str, count: int) -> None:
         found = self.queues[queue]

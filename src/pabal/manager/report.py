@@ -46,6 +46,7 @@ class Report:
             "uptimeMs": round(self._metrics.uptime * 1000),
             "backend": self._config.backend,
             "root": str(self._config.root),
+            "mode": "one-uid" if self._config.clients is None else "per-uid",
             "freeBytes": disk.free_bytes,
             "store": dict(self._connection.store.facts()),
         }

@@ -31,7 +31,6 @@ class Sweeps:
         self._tidied: dict[str, float] = {}
         self._swept = float("-inf")
         self._default: Policy | None = None
-        self.judged = 0
 
     def configure(self, policies: Mapping[str, Policy], default: Policy, interval: float) -> list[str]:
         """Give queues their policies; return the names of those that changed. A paused queue stays paused."""
@@ -50,9 +49,7 @@ class Sweeps:
         if now - self._swept < self._interval:
             return 0
         self._swept = now
-        judged = sum(self._sweep(self._queue(name), now) for name in self._connection.queues())
-        self.judged += judged
-        return judged
+        return sum(self._sweep(self._queue(name), now) for name in self._connection.queues())
 
     def next_due(self) -> float:
         return max(0.0, self._swept + self._interval - self._clock.boot())

@@ -1,10 +1,11 @@
-"""What a process and the disk under a folder use, read with psutil (`pip install 'pabal[manager]'`)."""
+"""What a process, the machine and the disk under a folder use, read with psutil (`pip install 'pabal[manager]'`)."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,12 +31,34 @@ class Room(msgspec.Struct, frozen=True, rename="camel"):
     free_files: int
 
 
-def usage(pid: int | None = None) -> Usage | None:
-    """Read what a process uses, by default this one; None if there is no such process."""
+class Load(msgspec.Struct, frozen=True, rename="camel"):
+    """How busy the machine is, in percent. `cpu` is the average since the reading before."""
+
+    cpu: float
+    memory: float
+    disk: float
+
+
+def _psutil() -> Any:
     try:
         import psutil
     except ImportError as exc:
         raise ExtraMissing("resource readings need psutil: pip install 'pabal[manager]'") from exc
+    return psutil
+
+
+def load(folder: Path) -> Load:
+    """Read how busy the machine is, with the disk under a folder. In the first reading of a process `cpu` is 0."""
+    psutil = _psutil()
+    found = os.statvfs(folder)
+    used, free = found.f_blocks - found.f_bfree, found.f_bavail
+    disk = round(100 * used / max(1, used + free), 1)
+    return Load(psutil.cpu_percent(None), psutil.virtual_memory().percent, disk)
+
+
+def usage(pid: int | None = None) -> Usage | None:
+    """Read what a process uses, by default this one; None if there is no such process."""
+    psutil = _psutil()
     try:
         process = psutil.Process(pid)
         with process.oneshot():

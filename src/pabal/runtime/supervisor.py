@@ -22,7 +22,10 @@ STEADY = 60.0  # seconds after which a child counts as sound again
 
 
 class ChildState(NamedTuple):
-    """How one child is: its pid while it runs, else when it will be started again, and how the last one ended."""
+    """How one child is: its pid while it runs, else when it will be started again, and how the last one ended.
+
+    Neither pid nor due: it failed too often in a row and is given up.
+    """
 
     name: str
     pid: int | None
@@ -54,8 +57,11 @@ class Supervisor:
         clock: Clock,
         watch: FdWatch,
         start: Callable[[Command], Child] = Child,
+        most: int | None = None,
     ) -> None:
+        """`most` is how often in a row a child is started again before it is given up; None is without end."""
         self._clock = clock
+        self._most = most
         self._watch = watch
         self._start = start
         self._posts = {name: _Post(command, due=clock.boot()) for name, command in commands.items()}
@@ -66,12 +72,12 @@ class Supervisor:
         for name, post in self._posts.items():
             if post.child is not None and (status := post.child.status()) is not None:
                 self._ended(name, post, status, now)
-            if post.child is None and post.due <= now:
+            if post.child is None and post.due <= now and not self._given_up(post):
                 self._begin(name, post, now)
 
     def next_due(self) -> float | None:
         """Return the seconds until the next restart."""
-        due = [post.due for post in self._posts.values() if post.child is None]
+        due = [post.due for post in self._posts.values() if post.child is None and not self._given_up(post)]
         return max(0.0, min(due) - self._clock.boot()) if due else None
 
     def states(self) -> list[ChildState]:
@@ -81,7 +87,7 @@ class Supervisor:
                 post.child.pid if post.child else None,
                 post.restarts,
                 post.status,
-                None if post.child else max(0.0, post.due - self._clock.boot()),
+                None if post.child or self._given_up(post) else max(0.0, post.due - self._clock.boot()),
             )
             for name, post in self._posts.items()
         ]
@@ -93,6 +99,23 @@ class Supervisor:
             self._take_out(post, post.child.stop())
         post.failures, post.due = 0, self._clock.boot()
 
+    def keep(self, name: str, command: Command) -> None:
+        """Take one more child on, or start one anew by another command; it begins at the next step."""
+        if name in self._posts and self._posts[name].command == command:
+            return
+        self.drop(name)
+        self._posts[name] = _Post(command, due=self._clock.boot())
+
+    def drop(self, name: str) -> None:
+        """End a child for good, if there is one of this name."""
+        post = self._posts.pop(name, None)
+        if post is not None and post.child is not None:
+            self._take_out(post, post.child.stop())
+
+    def forgive(self, name: str) -> None:
+        """Count a child as sound: it has done what it is there for."""
+        self._posts[name].failures = 0
+
     def stop(self, grace: float = GRACE) -> None:
         """End all children, all at once, and wait for them."""
         running = [(post, post.child) for post in self._posts.values() if post.child is not None]
@@ -101,6 +124,9 @@ class Supervisor:
         end = self._clock.boot() + grace
         for post, child in running:
             self._take_out(post, child.stop(max(0.0, end - self._clock.boot())))
+
+    def _given_up(self, post: _Post) -> bool:
+        return self._most is not None and post.failures > self._most
 
     def _begin(self, name: str, post: _Post, now: float) -> None:
         try:

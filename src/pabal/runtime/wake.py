@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import select
-import threading
+
+from pabal.watch import Waker
 
 
 class FdWatch:
     """A `pabal.store.Watch` over any number of descriptors, which come and go. Only its own thread may add or wait."""
 
     def __init__(self) -> None:
-        self._open = threading.Lock()  # held while the bell may be rung, and for good once closed
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waker = Waker()
         self._poll = select.poll()
-        self._poll.register(self._bell, select.POLLIN)
+        self._poll.register(self._waker.fd, select.POLLIN)
 
     def add(self, fd: int) -> None:
         """Wake when this descriptor is readable, until it is removed."""
@@ -26,16 +25,13 @@ class FdWatch:
     def wait(self, timeout: float) -> bool:
         """Sleep until a descriptor is readable, woken or timed out; True unless timed out."""
         ready = {fd for fd, _ in self._poll.poll(max(0, -(-timeout * 1000 // 1)))}
-        if self._bell in ready:
-            os.eventfd_read(self._bell)
+        if self._waker.fd in ready:
+            self._waker.take()
         return bool(ready)
 
     def wake(self) -> None:
         """End the current or next `wait`, from any thread or signal handler."""
-        if self._open.acquire(blocking=False):
-            os.eventfd_write(self._bell, 1)
-            self._open.release()
+        self._waker.wake()
 
     def close(self) -> None:
-        self._open.acquire()
-        os.close(self._bell)
+        self._waker.close()

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from pabal.errors import InvalidRequest, LeaseLost, MessageUnknown, Refused
-from pabal.mailbox.command import Command, Payload, parse_key
-from pabal.mailbox.desk import Desk, Kind, Work
+from pabal.mailbox.commands.command import Command, Kind, Payload, Work, parse_key
+from pabal.mailbox.commands.context import Context
 from pabal.mailbox.protocol import Code, Request
 from pabal.mailbox.wire import check_token
 from pabal.message import check_seconds
@@ -35,17 +35,17 @@ class _Extend(_Settle, frozen=True):
     visibility_timeout_sec: float = 30.0
 
 
-def ack(desk: Desk, request: Request) -> Work:
+def ack(context: Context, request: Request) -> Work:
     asked = request.read(_Settle)
-    queue, receipt = _receipt(desk, asked)
-    return _settlement(desk, queue, Settlement(receipt, queue.done()))
+    queue, receipt = _receipt(context, asked)
+    return _settlement(context, queue, Settlement(receipt, queue.done()))
 
 
-def nack(desk: Desk, request: Request) -> Work:
+def nack(context: Context, request: Request) -> Work:
     asked = request.read(_Nack)
-    queue, receipt = _receipt(desk, asked)
+    queue, receipt = _receipt(context, asked)
     consumer = check_name(asked.consumer_id or request.client, "consumer")
-    return _settlement(desk, queue, Settlement(receipt, _judged(queue, receipt, asked, consumer)))
+    return _settlement(context, queue, Settlement(receipt, _judged(queue, receipt, asked, consumer)))
 
 
 def _judged(queue: Queue, receipt: Receipt, asked: _Nack, consumer: str) -> Verdict:
@@ -61,33 +61,31 @@ def _judged(queue: Queue, receipt: Receipt, asked: _Nack, consumer: str) -> Verd
     return Done() if entry.state is State.DONE else Retry(0.0, failure)
 
 
-def _settlement(desk: Desk, queue: Queue, settlement: Settlement) -> Work:
+def _settlement(context: Context, queue: Queue, settlement: Settlement) -> Work:
     def finish(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        lost = outcomes[0] is Outcome.LOST
-        desk.tell_settled(settlement, "lost" if lost else type(settlement.verdict).__name__.lower())
-        if lost:
+        if outcomes[0] is Outcome.LOST:
             raise _lost(queue, settlement.receipt)
         return {}
 
     return Work([settlement], finish, durable=queue.policy.durable_acks)
 
 
-def extend_lease(desk: Desk, request: Request) -> Work:
+def extend_lease(context: Context, request: Request) -> Work:
     asked = request.read(_Extend)
-    queue, receipt = _receipt(desk, asked)
+    queue, receipt = _receipt(context, asked)
     seconds = check_seconds("visibilityTimeoutSec", asked.visibility_timeout_sec, least=MIN_LEASE)
 
     def finish(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         if outcomes[0] is Outcome.LOST:
             raise _lost(queue, receipt)
-        return {"leaseUntil": round((desk.clock.now() + seconds) * 1000)}
+        return {"leaseUntil": round((context.clock.now() + seconds) * 1000)}
 
     return Work([receipt], finish, term=seconds)
 
 
-def _receipt(desk: Desk, asked: _Settle) -> tuple[Queue, Receipt]:
+def _receipt(context: Context, asked: _Settle) -> tuple[Queue, Receipt]:
     name, id = parse_key(asked.message_key)
-    queue = desk.queue(name)
+    queue = context.queue(name)
     if asked.lease_id:
         return queue, Receipt(name, id, check_token(asked.lease_id))
     if not asked.force:

@@ -23,18 +23,23 @@ _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def put(path: str, data: bytes, *, folder: str, kind: str) -> None:
     """Put a whole file in place, of a spare one of its kind if there is one."""
     draft = f"{folder}/{SPARE}/{new_token()}.tmp"
-    if not any(_write_over(spare, draft, data) for spare in _spares(folder, kind)):
-        try:
-            os.close(write_new(draft, data))
-        except FileNotFoundError:
-            with suppress(FileExistsError):  # another thread was faster
-                os.mkdir(f"{folder}/{SPARE}", 0o700)
-            os.close(write_new(draft, data))
     try:
+        if not any(_write_over(spare, draft, data) for spare in _spares(folder, kind)):
+            _write_first(draft, data, f"{folder}/{SPARE}")
         os.rename(draft, path)
     except OSError:
-        os.unlink(draft)
+        with suppress(OSError):  # not there; what is would take up room on a full disk
+            os.unlink(draft)
         raise
+
+
+def _write_first(draft: str, data: bytes, spares: str) -> None:
+    try:
+        os.close(write_new(draft, data))
+    except FileNotFoundError:
+        with suppress(FileExistsError):  # another thread was faster
+            os.mkdir(spares, 0o700)
+        os.close(write_new(draft, data))
 
 
 def keep(path: str, *, folder: str, kind: str) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from pabal.errors import InvalidRequest
-from pabal.mailbox.command import Command
-from pabal.mailbox.desk import Desk, Kind, Work
+from pabal.mailbox.commands.command import MOST_AT_ONCE, Command, Kind, Work
+from pabal.mailbox.commands.context import Context
 from pabal.mailbox.protocol import Request
 from pabal.mailbox.wire import (
+    MOST_WATCHED,
     PlainDraft,
     WireDraft,
     WireVerdict,
@@ -25,9 +26,7 @@ from pabal.mailbox.wire import (
 )
 from pabal.message import check_seconds
 from pabal.names import check_id, check_name
-from pabal.store import Checkable, Draft, Outcome, Settlement, State
-
-MOST_AT_ONCE = 1000  # messages in one answer; a call that asks for more gets these, and asks again
+from pabal.store import Checkable, Draft, Outcome, State
 
 
 class _Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,19 +41,19 @@ class _PublishPlain(_Payload, frozen=True):
     drafts: list[PlainDraft]
 
 
-def publish(desk: Desk, request: Request) -> Work:
+def publish(context: Context, request: Request) -> Work:
     try:
         asked: _Publish | _PublishPlain = request.read(_PublishPlain)
     except InvalidRequest:
         asked = request.read(_Publish)
     drafts = [draft_of(found, repeated=request.repeated) for found in asked.drafts]
-    _check_senders(desk, request, drafts)
+    _check_senders(context, request, drafts)
     return Work(drafts, lambda found: {"published": [[id, duplicate] for id, duplicate in found]})
 
 
-def _check_senders(desk: Desk, request: Request, drafts: Sequence[Draft]) -> None:
+def _check_senders(context: Context, request: Request, drafts: Sequence[Draft]) -> None:
     for draft in drafts:
-        desk.check_sender(request, draft.message.sender)
+        context.check_sender(request, draft.message.sender)
 
 
 class _Lease(_Payload, frozen=True):
@@ -65,12 +64,12 @@ class _Lease(_Payload, frozen=True):
     token: str = ""
 
 
-def lease(desk: Desk, request: Request) -> dict[str, Any]:
+def lease(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Lease)
-    token = check_token(asked.token) if asked.token else desk.token(request)
+    token = check_token(asked.token) if asked.token else context.token(request)
     consumer = check_name(asked.consumer, "consumer") if asked.consumer else ""
-    leases = desk.store.lease(_name(asked.queue), _limit(asked.limit), asked.seconds, consumer=consumer, token=token)
-    desk.tell_leased(leases)
+    seconds = check_seconds("seconds", asked.seconds)
+    leases = context.store.lease(check_name(asked.queue), _limit(asked.limit), seconds, consumer=consumer, token=token)
     return {"leases": [wire_lease(each) for each in leases]}
 
 
@@ -79,21 +78,15 @@ class _Settle(_Payload, frozen=True):
     durable: bool = False
 
 
-def settle(desk: Desk, request: Request) -> Work:
+def settle(context: Context, request: Request) -> Work:
     asked = request.read(_Settle)
     settlements = [settlement_of(found) for found in asked.settlements]
-    _check_senders(desk, request, [draft for _, verdict in settlements for draft in verdict.then])
-
-    def finish(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        for settlement, outcome in zip(settlements, outcomes, strict=True):
-            _tell(desk, settlement, outcome)
-        return {"outcomes": [outcome.value for outcome in outcomes]}
-
-    return Work(settlements, finish, durable=asked.durable)
+    _check_senders(context, request, [draft for _, verdict in settlements for draft in verdict.then])
+    return Work(settlements, _outcomes, durable=asked.durable)
 
 
-def _tell(desk: Desk, settlement: Settlement, outcome: Outcome) -> None:
-    desk.tell_settled(settlement, "lost" if outcome is Outcome.LOST else type(settlement.verdict).__name__.lower())
+def _outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    return {"outcomes": [outcome.value for outcome in outcomes]}
 
 
 class _Extend(_Payload, frozen=True):
@@ -101,10 +94,10 @@ class _Extend(_Payload, frozen=True):
     seconds: float
 
 
-def extend(desk: Desk, request: Request) -> Work:
+def extend(context: Context, request: Request) -> Work:
     asked = request.read(_Extend)
     receipts = [receipt_of(text) for text in asked.receipts]
-    return Work(receipts, lambda outcomes: {"outcomes": [each.value for each in outcomes]}, term=asked.seconds)
+    return Work(receipts, _outcomes, term=check_seconds("seconds", asked.seconds))
 
 
 class _Slice(_Payload, frozen=True):
@@ -112,10 +105,9 @@ class _Slice(_Payload, frozen=True):
     limit: int
 
 
-def expired(desk: Desk, request: Request) -> dict[str, Any]:
+def expired(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Slice)
-    leases = desk.store.expired(_name(asked.queue), _limit(asked.limit))
-    desk.tell("expired", asked.queue, count=len(leases))
+    leases = context.store.expired(check_name(asked.queue), _limit(asked.limit))
     return {"leases": [wire_lease(each) for each in leases]}
 
 
@@ -123,12 +115,12 @@ class _OfQueue(_Payload, frozen=True):
     queue: str
 
 
-def next_due(desk: Desk, request: Request) -> dict[str, Any]:
-    return {"seconds": desk.store.next_due(_name(request.read(_OfQueue).queue))}
+def next_due(context: Context, request: Request) -> dict[str, Any]:
+    return {"seconds": context.store.next_due(check_name(request.read(_OfQueue).queue))}
 
 
-def counts(desk: Desk, request: Request) -> dict[str, Any]:
-    found = desk.store.counts(_name(request.read(_OfQueue).queue))
+def counts(context: Context, request: Request) -> dict[str, Any]:
+    found = context.store.counts(check_name(request.read(_OfQueue).queue))
     return {"counts": {str(state): many for state, many in found.items()}}
 
 
@@ -139,9 +131,9 @@ class _Browse(_Payload, frozen=True):
     limit: int = 100
 
 
-def browse(desk: Desk, request: Request) -> dict[str, Any]:
+def browse(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Browse)
-    entries = desk.store.browse(_name(asked.queue), asked.state, after=asked.after, limit=_limit(asked.limit))
+    entries = context.store.browse(check_name(asked.queue), asked.state, after=asked.after, limit=_limit(asked.limit))
     return {"entries": [wire_entry(entry) for entry in entries]}
 
 
@@ -150,9 +142,9 @@ class _Find(_Payload, frozen=True):
     id: str
 
 
-def find(desk: Desk, request: Request) -> dict[str, Any]:
+def find(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Find)
-    entry = desk.store.find(_name(asked.queue), check_id(asked.id))
+    entry = context.store.find(check_name(asked.queue), check_id(asked.id))
     return {"entry": None if entry is None else wire_entry(entry)}
 
 
@@ -161,10 +153,9 @@ class _Revive(_Payload, frozen=True):
     ids: list[str]
 
 
-def revive(desk: Desk, request: Request) -> dict[str, Any]:
+def revive(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Revive)
-    revived = desk.store.revive(_name(asked.queue), [check_id(id) for id in asked.ids])
-    desk.tell("revived", asked.queue, count=len(revived))
+    revived = context.store.revive(check_name(asked.queue), [check_id(id) for id in asked.ids])
     return {"ids": revived}
 
 
@@ -176,23 +167,22 @@ class _Purge(_Payload, frozen=True):
     ids: list[str] | None = None
 
 
-def purge(desk: Desk, request: Request) -> dict[str, Any]:
+def purge(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Purge)
     age = check_seconds("age", asked.age)
     ids = None if asked.ids is None else [check_id(id) for id in asked.ids]
     limit = _limit(asked.limit, most=100_000)
-    removed = desk.store.purge(_name(asked.queue), asked.state, age=age, limit=limit, ids=ids)
-    desk.tell("purged", asked.queue, count=removed, code=str(asked.state))
+    removed = context.store.purge(check_name(asked.queue), asked.state, age=age, limit=limit, ids=ids)
     return {"removed": removed}
 
 
-def queues(desk: Desk, request: Request) -> dict[str, Any]:
+def queues(context: Context, request: Request) -> dict[str, Any]:
     request.read(_Payload)
-    return {"queues": desk.store.queues()}
+    return {"queues": context.store.queues()}
 
 
-def settings(desk: Desk, request: Request) -> dict[str, Any]:
-    return {"settings": desk.store.settings(_name(request.read(_OfQueue).queue))}
+def settings(context: Context, request: Request) -> dict[str, Any]:
+    return {"settings": context.store.settings(check_name(request.read(_OfQueue).queue))}
 
 
 class _Configure(_Payload, frozen=True):
@@ -200,24 +190,24 @@ class _Configure(_Payload, frozen=True):
     settings: dict[str, Any]
 
 
-def configure(desk: Desk, request: Request) -> dict[str, Any]:
+def configure(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Configure)
-    desk.store.configure(_name(asked.queue), asked.settings)
+    context.store.configure(check_name(asked.queue), asked.settings)
     return {}
 
 
-def facts(desk: Desk, request: Request) -> dict[str, Any]:
+def facts(context: Context, request: Request) -> dict[str, Any]:
     request.read(_Payload)
-    return {"facts": dict(desk.store.facts())}
+    return {"facts": dict(context.store.facts())}
 
 
 class _Check(_Payload, frozen=True):
     repair: bool = False
 
 
-def check(desk: Desk, request: Request) -> dict[str, Any]:
+def check(context: Context, request: Request) -> dict[str, Any]:
     repair = request.read(_Check).repair
-    found = desk.store.check(repair=repair) if isinstance(desk.store, Checkable) else []
+    found = context.store.check(repair=repair) if isinstance(context.store, Checkable) else []
     return {"findings": wire_findings(found)}
 
 
@@ -225,23 +215,22 @@ class _Watch(_Payload, frozen=True):
     queues: list[str]
 
 
-def watch(desk: Desk, request: Request) -> dict[str, Any]:
+def watch(context: Context, request: Request) -> dict[str, Any]:
     """Let the bells of these queues be rung from now on."""
-    names = [_name(queue) for queue in request.read(_Watch).queues]
-    return {"bells": [desk.hang_bell(name) for name in names]}
-
-
-def _name(queue: str) -> str:
-    return check_name(queue)
+    names = [check_name(queue) for queue in request.read(_Watch).queues]
+    if len(names) > MOST_WATCHED:
+        raise InvalidRequest(f"payload.queues: {MOST_WATCHED} at most; found {len(names)}")
+    return {"bells": [context.hang_bell(name) for name in names]}
 
 
 def _limit(limit: int, most: int = MOST_AT_ONCE) -> int:
+    """Return how many there may be in one answer: a client that wants more asks again."""
     if limit < 0:
         raise InvalidRequest(f"payload.limit: 0 or more is expected; found {limit}")
     return min(limit, most)
 
 
-CALLS: dict[str, Command] = {
+LIBRARY_COMMANDS: dict[str, Command] = {
     "store.publish": Command(publish, Kind.PUBLISH),
     "store.lease": Command(lease),
     "store.settle": Command(settle, Kind.SETTLE),

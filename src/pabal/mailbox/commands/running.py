@@ -7,17 +7,17 @@ keep: requests of one kind become one call, and that is one commit.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
 
-from pabal.errors import PabalError, Refused
-from pabal.mailbox.command import Command
-from pabal.mailbox.desk import Desk, Kind, Work
+from pabal.errors import PabalError, Refused, StoreFailed, Uncertain
+from pabal.mailbox.commands.command import Command, Kind, Work
+from pabal.mailbox.commands.context import Context
 from pabal.mailbox.protocol import Code, Request
-from pabal.store import Draft, Published
+from pabal.store import Draft
 
 log = logging.getLogger("pabal")
 
@@ -33,14 +33,14 @@ class Job:
         self.result: Any = None
 
 
-def run(desk: Desk, jobs: Iterable[Job]) -> None:
+def run(context: Context, jobs: Iterable[Job]) -> None:
     """Give every job its result."""
     for kind, group in _rounds(jobs):
         if kind is Kind.OTHER:
             for job in group:
-                _attempt(job, partial(job.command.handler, desk, job.request))
+                _attempt(job, partial(job.command.handler, context, job.request))
         else:
-            _run_together(desk, kind, group)
+            _run_together(context, kind, group)
 
 
 def _rounds(jobs: Iterable[Job]) -> Iterator[tuple[Kind, list[Job]]]:
@@ -58,38 +58,37 @@ def _rounds(jobs: Iterable[Job]) -> Iterator[tuple[Kind, list[Job]]]:
         yield from found.items()
 
 
-def _run_together(desk: Desk, kind: Kind, jobs: list[Job]) -> None:
+def _run_together(context: Context, kind: Kind, jobs: list[Job]) -> None:
     works: list[tuple[Job, Work]] = []
     for job in jobs:
-        _attempt(job, partial(job.command.handler, desk, job.request))
+        _attempt(job, partial(job.command.handler, context, job.request))
         if isinstance(job.result, Work):
             works.append((job, job.result))
     if kind is Kind.EXTEND:
         works.sort(key=lambda pair: pair[1].term)
         for seconds, same in groupby(works, key=lambda pair: pair[1].term):
-            _share(list(same), partial(desk.store.extend, seconds=seconds))
+            _share(list(same), partial(context.store.extend, seconds=seconds))
     elif kind is Kind.SETTLE:
         durable = any(work.durable for _, work in works)
-        _share(works, partial(desk.store.settle, durable=durable))
+        _share(works, partial(context.store.settle, durable=durable))
     else:
-        _share(works, partial(_publish, desk))
-
-
-def _publish(desk: Desk, drafts: Sequence[Draft]) -> list[Published]:
-    found = desk.store.publish(drafts)
-    new = Counter(draft.queue for draft, (_, duplicate) in zip(drafts, found, strict=True) if not duplicate)
-    for queue, many in new.items():
-        desk.tell("published", queue, count=many)
-    return found
+        _share(works, context.store.publish)
 
 
 def _share(works: Sequence[tuple[Job, Work]], call: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
-    """Make one call for all. If it raises, halves find out whose fault it is: every effect may safely be repeated."""
+    """Make one call for all. If it raises, halves find out whose fault it is: every effect may safely be repeated.
+
+    Where the store itself failed it is nobody's: halves would wait once more for what does not come, and be told that
+    nothing was done of what may have been.
+    """
     try:
         results = call([item for _, work in works for item in work.items])
-    except PabalError as exc:
+    except Exception as exc:
         if len(works) == 1:
-            works[0][0].result = exc
+            works[0][0].result = _told(works[0][0], exc)
+        elif isinstance(exc, StoreFailed | Uncertain):
+            for job, work in works:
+                job.result = _part_of(exc, work)
         else:
             _share(works[: len(works) // 2], call)
             _share(works[len(works) // 2 :], call)
@@ -105,8 +104,21 @@ def _attempt(job: Job, act: Callable[[], Any]) -> None:
     """Keep what comes of it, whatever comes: no request stops those after it."""
     try:
         job.result = act()
-    except PabalError as exc:
-        job.result = exc
     except Exception as exc:
-        log.exception("request %s of %s failed", job.request.id, job.request.client)
-        job.result = Refused(Code.INTERNAL_ERROR, f"{type(exc).__name__}: see the manager's log", kind="PabalError")
+        job.result = _told(job, exc)
+
+
+def _told(job: Job, exc: Exception) -> PabalError:
+    """Return what is said of an error to whoever asked."""
+    if isinstance(exc, PabalError):
+        return exc
+    log.error("request %s of %s failed", job.request.id, job.request.client, exc_info=exc)
+    return Refused(Code.INTERNAL_ERROR, f"{type(exc).__name__}: see the manager's log", kind="PabalError")
+
+
+def _part_of(exc: StoreFailed | Uncertain, work: Work) -> PabalError:
+    """Return an error that several share as one of them is told it: with its own messages only."""
+    if isinstance(exc, StoreFailed):
+        return exc
+    own = {item.message.id for item in work.items if isinstance(item, Draft)}
+    return Uncertain(str(exc), tuple(id for id in exc.ids if id in own))

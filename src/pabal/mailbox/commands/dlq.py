@@ -20,8 +20,8 @@ from pabal.durable import make_dirs, replace_whole, translated
 from pabal.envelope import message_from
 from pabal.errors import InvalidRequest, MessageUnknown, Refused
 from pabal.judge import failure_document, refused
-from pabal.mailbox.command import Command, Payload, key_of, parse_key
-from pabal.mailbox.desk import QUARANTINE, Desk
+from pabal.mailbox.commands.command import Command, Payload, key_of, parse_key
+from pabal.mailbox.commands.context import QUARANTINE, Context
 from pabal.mailbox.protocol import Code, Request
 from pabal.message import Message, check_seconds
 from pabal.policy import LARGEST_MAX_BYTES, DeadLetterPolicy, Policy
@@ -43,13 +43,13 @@ class _Listed(_Chosen, frozen=True):
     limit: int = 100
 
 
-class _Reprocessed(_Chosen, frozen=True):
+class _OneOrChosen(_Chosen, frozen=True):
     message_key: str = ""
 
 
-def list_dlq(desk: Desk, request: Request) -> dict[str, Any]:
+def list_dlq(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Listed)
-    queue = _queue(desk, asked)
+    queue = _queue(context, asked)
     found = [
         {
             "messageKey": key_of(queue.name, entry.id),
@@ -60,102 +60,98 @@ def list_dlq(desk: Desk, request: Request) -> dict[str, Any]:
             "attempt": entry.attempt,
             "consumerId": failure.consumer,
         }
-        for entry, failure in _chosen(desk, queue, asked)
+        for entry, failure in _chosen(context, queue, asked)
     ]
     return {"queue": queue.name, "count": len(found), "messages": found, "total": queue.counts().get(State.DEAD, 0)}
 
 
-def count_dlq(desk: Desk, request: Request) -> dict[str, Any]:
+def count_dlq(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Chosen)
-    names = [asked.queue] if asked.queue else desk.store.queues()
+    names = [asked.queue] if asked.queue else context.store.queues()
     found: dict[str, dict[str, int]] = {}
     for name in names:
-        queue = desk.queue(name) if asked.queue else desk.any_queue(name)
-        reasons = Counter(failure.code for _, failure in _chosen(desk, queue, asked))
+        queue = context.queue(name) if asked.queue else context.any_queue(name)
+        reasons = Counter(failure.code for _, failure in _chosen(context, queue, asked))
         if reasons:
             found[name] = dict(reasons.most_common())
     return {"count": sum(sum(reasons.values()) for reasons in found.values()), "queues": found}
 
 
-def reprocess_dlq(desk: Desk, request: Request) -> dict[str, Any]:
-    asked = request.read(_Reprocessed)
+def reprocess_dlq(context: Context, request: Request) -> dict[str, Any]:
+    asked = request.read(_OneOrChosen)
     if bool(asked.message_key) == bool(asked.queue):
         raise InvalidRequest("payload: messageKey, or queue with reason and olderThanSec, is expected")
     if asked.message_key:
         name, id = parse_key(asked.message_key)
-        queue = desk.queue(name)
+        queue = context.queue(name)
         if not queue.revive([id]):
             raise _not_dead(queue, id)
-        desk.tell("revived", queue.name)
         return {"messageKey": asked.message_key, "reprocessed": True}
-    queue = _queue(desk, asked)
-    ids = [entry.id for entry, _ in _chosen(desk, queue, asked)]
+    queue = _queue(context, asked)
+    ids = [entry.id for entry, _ in _chosen(context, queue, asked)]
     revived = sum(len(queue.revive(some)) for some in _slices(ids))
-    desk.tell("revived", queue.name, count=revived)
     return {"queue": queue.name, "reprocessed": revived}
 
 
-def purge_dlq(desk: Desk, request: Request) -> dict[str, Any]:
+def purge_dlq(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Chosen)
-    queue = _queue(desk, asked)
-    removed = _purge(desk, queue, [entry.id for entry, _ in _chosen(desk, queue, asked)])
+    queue = _queue(context, asked)
+    removed = _purge(context, queue, [entry.id for entry, _ in _chosen(context, queue, asked)])
     return {"queue": queue.name, "purged": removed}
 
 
-def archive_dlq(desk: Desk, request: Request) -> dict[str, Any]:
+def archive_dlq(context: Context, request: Request) -> dict[str, Any]:
     asked = request.read(_Chosen)
-    queue = _queue(desk, asked)
-    found = list(_chosen(desk, queue, asked))
-    if not desk.archive:
-        raise InvalidRequest("there is no folder for archives here")
+    queue = _queue(context, asked)
+    found = list(_chosen(context, queue, asked))
     if not found:
         return {"queue": queue.name, "archived": 0, "file": None}
     lines = [jsontext.encode(_document(queue, entry, failure)) for entry, failure in found]
-    path = _archive_file(desk, queue.name)
+    path = _archive_file(context, queue.name)
     with translated(f"writing {path}"):
         make_dirs(path.parent)
         replace_whole(path, b"\n".join([*lines, b""]))
-    _purge(desk, queue, [entry.id for entry, _ in found])
+    _purge(context, queue, [entry.id for entry, _ in found])
     return {"queue": queue.name, "archived": len(found), "file": str(path)}
 
 
-def _archive_file(desk: Desk, queue: str) -> Path:
+def _archive_file(context: Context, queue: str) -> Path:
     """Name a file that is not there yet: what an earlier, interrupted try wrote may be all that is left of it."""
-    folder, stamp = Path(desk.archive) / queue, round(desk.clock.now() * 1000)
+    folder, stamp = Path(context.archive) / queue, round(context.clock.now() * 1000)
     while (path := folder / f"{stamp}.jsonl").exists():
         stamp += 1
     return path
 
 
-def quarantine_dlq(desk: Desk, request: Request) -> dict[str, Any]:
-    asked = request.read(_Reprocessed)
+def quarantine_dlq(context: Context, request: Request) -> dict[str, Any]:
+    asked = request.read(_OneOrChosen)
     name = parse_key(asked.message_key)[0] if asked.message_key else asked.queue
-    queue = desk.queue(name)
+    queue = context.queue(name)
     if asked.message_key:
         found = [_one(queue, parse_key(asked.message_key)[1])]
     else:
-        found = list(_chosen(desk, queue, asked))
-    apart = desk.queue(f"{queue.name}{QUARANTINE}")
+        found = list(_chosen(context, queue, asked))
+    apart = context.queue(f"{queue.name}{QUARANTINE}")
     if found and not apart.policy.paused:
         apart.pause()
     for some in _slices(found):
-        desk.store.publish([_set_apart(apart.name, queue, entry, failure) for entry, failure in some])
-        _purge(desk, queue, [entry.id for entry, _ in some])
+        context.store.publish([_set_apart(apart.name, queue, entry, failure) for entry, failure in some])
+        _purge(context, queue, [entry.id for entry, _ in some])
     return {"queue": queue.name, "quarantine": apart.name, "quarantined": len(found)}
 
 
-def release_dlq(desk: Desk, request: Request) -> dict[str, Any]:
+def release_dlq(context: Context, request: Request) -> dict[str, Any]:
     """Bring what is in quarantine back to its queue, each in one step."""
     asked = request.read(_Chosen)
-    queue = _queue(desk, asked)
-    apart = desk.queue(f"{queue.name}{QUARANTINE}")
+    queue = _queue(context, asked)
+    apart = context.queue(f"{queue.name}{QUARANTINE}")
     released = 0
-    while leases := desk.store.lease(apart.name, _SLICE, 60.0):
+    while leases := context.store.lease(apart.name, _SLICE, 60.0):
         settlements = [
-            Settlement(lease.receipt, Done(then=(_set_free(queue, lease.message, desk.clock.now()),)))
+            Settlement(lease.receipt, Done(then=(_set_free(queue, lease.message, context.clock.now()),)))
             for lease in leases
         ]
-        released += sum(outcome is not Outcome.LOST for outcome in desk.store.settle(settlements))
+        released += sum(outcome is not Outcome.LOST for outcome in context.store.settle(settlements))
     return {"queue": queue.name, "released": released}
 
 
@@ -176,16 +172,16 @@ def _set_free(queue: Queue, message: Message, now: float) -> Draft:
     return Draft(queue.name, original, terms=Terms(max_bytes=LARGEST_MAX_BYTES))
 
 
-def _queue(desk: Desk, asked: _Chosen) -> Queue:
+def _queue(context: Context, asked: _Chosen) -> Queue:
     if not asked.queue:
         raise InvalidRequest("payload.queue: missing")
-    return desk.queue(asked.queue)
+    return context.queue(asked.queue)
 
 
-def _chosen(desk: Desk, queue: Queue, asked: _Chosen) -> Iterator[tuple[Entry, Failure]]:
+def _chosen(context: Context, queue: Queue, asked: _Chosen) -> Iterator[tuple[Entry, Failure]]:
     if not 1 <= asked.limit <= _MOST:
         raise InvalidRequest(f"payload.limit: 1 to {_MOST} is expected; found {asked.limit}")
-    before = desk.clock.now() - check_seconds("olderThanSec", asked.older_than_sec)
+    before = context.clock.now() - check_seconds("olderThanSec", asked.older_than_sec)
     fits = (
         (entry, failure)
         for entry in queue.entries(State.DEAD)
@@ -211,10 +207,8 @@ def _not_dead(queue: Queue, id: str) -> Refused:
     return Refused(Code.DLQ_NOT_FOUND, f"no dead message {id} in {queue.name}: {found}", kind=MessageUnknown.__name__)
 
 
-def _purge(desk: Desk, queue: Queue, ids: Sequence[str]) -> int:
-    removed = sum(desk.store.purge(queue.name, State.DEAD, ids=some) for some in _slices(ids))
-    desk.tell("purged", queue.name, count=removed, code=str(State.DEAD))
-    return removed
+def _purge(context: Context, queue: Queue, ids: Sequence[str]) -> int:
+    return sum(context.store.purge(queue.name, State.DEAD, ids=some) for some in _slices(ids))
 
 
 def _slices(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
