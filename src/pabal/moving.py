@@ -1,0 +1,167 @@
+"""Carry a queue from one store to another, with ids, attempts, delays, dead letters and settings.
+
+Killed at any point and started again, it goes on where it was, and nothing is lost or doubled:
+
+- The source is paused first, so that its consumers take nothing that is on its way.
+- What is ready is leased under a token of the queue's own, carried, and acknowledged: whoever starts again holds what
+  was held, and the target leaves alone what it has.
+- What no consumer can take (delayed, dead, done) is carried and then removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pabal.errors import StoreRefused
+from pabal.policy import Policy, document_of, policy_from
+from pabal.queue import Queue
+from pabal.store import Done, Entry, Failure, Lease, Movable, Outcome, Settlement, State, Store
+
+LEASE_SECONDS = 86_400.0
+NEAR_SECONDS = 5.0  # what is due so soon is let come due, and is then taken as ready
+MOVED = "MOVED"  # the code of the failure in the tombstones that the move leaves
+_BATCH = 200
+_PAUSE = 0.1
+_WAITING = (State.READY, State.DELAYED, State.INFLIGHT)
+
+Told = Callable[["Moved"], None]
+
+
+class Moved(NamedTuple):
+    """What was carried so far, by the state it was in, and what is left at the source."""
+
+    queue: str
+    ready: int = 0
+    delayed: int = 0
+    dead: int = 0
+    done: int = 0
+    left: int = 0
+
+
+def move(source: Store, target: Store, queue: str, *, wait: float = 0.0, told: Told = lambda moved: None) -> Moved:
+    """Carry one queue, waiting up to `wait` seconds for what others hold; say what was carried and what is left."""
+    if not isinstance(target, Movable):
+        raise StoreRefused("this kind of store takes in no messages from another one: name a sqlite, file or SQL store")
+    return _Move(source, target, queue, told).run(time.monotonic() + wait)
+
+
+class _Move:
+    def __init__(self, source: Store, target: Movable, queue: str, told: Told) -> None:
+        self._source = source
+        self._target = target
+        self._queue = queue
+        self._told = told
+        self._moved = Moved(queue)
+        self._token = hashlib.sha256(f"pabal move {queue}".encode()).hexdigest()[:16]
+        self._window = 300.0
+
+    def run(self, deadline: float) -> Moved:
+        self._hand_over_settings()
+        self._pages(State.DONE, self._carry_done)
+        tended = Queue(self._queue, self._source)
+        while True:
+            tended.sweep()
+            self._take_ready()
+            self._pages(State.DEAD, self._carry_dead)
+            self._carry_delayed()
+            left = self._left()
+            if left == 0 or (not self._soon() and time.monotonic() > deadline):
+                return self._moved._replace(left=left)
+            time.sleep(_PAUSE)
+
+    def _hand_over_settings(self) -> None:
+        """Give the target the source's settings if it has none, then pause the source.
+
+        In this order and always: else a second run would take the pause for a setting of the source's own.
+        """
+        found = self._source.settings(self._queue)
+        policy = Policy() if found is None else policy_from(found)
+        self._window = policy.dedup_window
+        target: Store = self._target  # type: ignore[assignment]  # a store that is Movable
+        if target.settings(self._queue) is None:
+            target.configure(self._queue, document_of(policy))
+        if not policy.paused:
+            self._source.configure(self._queue, {**document_of(policy), "paused": True})
+
+    # Ready: leased, carried, acknowledged
+
+    def _take_ready(self) -> None:
+        self._take_for("")
+        for consumer in self._targets():
+            self._take_for(consumer)
+
+    def _take_for(self, consumer: str) -> None:
+        while leases := self._source.lease(self._queue, _BATCH, LEASE_SECONDS, consumer=consumer, token=self._token):
+            self._carry([_waiting(lease) for lease in leases])
+            verdict = Done(failure=Failure(MOVED, "carried to another store"))
+            settlements = [Settlement(lease.receipt, verdict) for lease in leases]
+            outcomes = self._source.settle(settlements, durable=True)
+            self._count("ready", sum(outcome is not Outcome.LOST for outcome in outcomes))
+
+    def _targets(self) -> list[str]:
+        page = self._source.browse(self._queue, State.READY, limit=_BATCH)
+        return sorted({entry.message.target for entry in page if entry.message and entry.message.target})
+
+    # Delayed, dead and done: carried, then removed where they stood
+
+    def _carry_delayed(self) -> None:
+        after = ""
+        while page := self._source.browse(self._queue, State.DELAYED, after=after, limit=_BATCH):
+            after = page[-1].cursor
+            later = [entry for entry in page if not self._is_near(entry)]
+            # Of a group, in the order of publishing as far as the messages tell it.
+            later.sort(key=lambda entry: (entry.message.created_at, entry.id) if entry.message else (0.0, entry.id))
+            self._carry(later)
+            self._count("delayed", self._remove(State.DELAYED, later))
+
+    def _carry_dead(self, page: Sequence[Entry]) -> None:
+        whole = [entry for entry in page if entry.message is not None]
+        self._carry(whole)
+        self._count("dead", self._remove(State.DEAD, whole))
+
+    def _carry_done(self, page: Sequence[Entry]) -> None:
+        # They stay at the source too, until it forgets them: there a verdict may still be repeated.
+        real = [entry for entry in page if entry.failure is None or entry.failure.code != MOVED]
+        self._count("done", len(self._carry(real)))
+
+    def _pages(self, state: State, carry: Callable[[Sequence[Entry]], None]) -> None:
+        after = ""
+        while page := self._source.browse(self._queue, state, after=after, limit=_BATCH):
+            after = page[-1].cursor
+            carry(page)
+
+    def _carry(self, entries: Sequence[Entry]) -> list[str]:
+        return self._target.carry(self._queue, entries, window=self._window) if entries else []
+
+    def _remove(self, state: State, entries: Sequence[Entry]) -> int:
+        if not entries:
+            return 0
+        return self._source.purge(self._queue, state, ids=[entry.id for entry in entries], limit=len(entries))
+
+    # Where it stands
+
+    def _is_near(self, entry: Entry) -> bool:
+        return entry.due_at - time.time() < NEAR_SECONDS
+
+    def _soon(self) -> bool:
+        """Say whether something is about to come due that only the next round can take."""
+        page = self._source.browse(self._queue, State.DELAYED, limit=1)
+        return bool(page) and self._is_near(page[0])
+
+    def _left(self) -> int:
+        counts = self._source.counts(self._queue)
+        return sum(counts.get(state, 0) for state in _WAITING)
+
+    def _count(self, what: str, many: int) -> None:
+        if many:
+            self._moved = self._moved._replace(**{what: getattr(self._moved, what) + many})
+            self._told(self._moved)
+
+
+def _waiting(lease: Lease) -> Entry:
+    """Return a leased message as it waited: the lease by which it is moved is no attempt."""
+    receipt = lease.receipt
+    return Entry(receipt.queue, receipt.id, State.READY, lease.attempt - 1, lease.due_at, lease.message, lease.failure)

@@ -1,0 +1,277 @@
+-- How messages leave: verdicts, reviving, purging, setting aside, and taking in what comes from another store.
+
+-- Apply each verdict whose token is current, with its follow-ups. Kinds: 0 done, 1 done and kept, 2 retry, 3 dead.
+-- The answer has 0 for applied, 1 for repeated, 2 for lost. No message may be named twice.
+create function pabal.settle(
+  numbers integer[], ids text[], tokens text[], kinds smallint[], delays double precision[], failures text[]
+) returns smallint[] language plpgsql as $$
+declare
+  at double precision := pabal.wall();
+  places tid[];
+  applied bigint[];
+  grouped boolean;
+  rung integer[];
+  outcomes smallint[];
+begin
+  -- What is settled is in flight, and so alive: where no group is alive, none has to be locked.
+  if exists (
+    select from pabal.messages where queue_id = any(numbers) and grp is not null and state < 4
+  ) then
+    perform pabal.take_locks(array(
+      select pabal.lock_of('g', m.queue_id, m.grp) from unnest(numbers, ids) as told (number, id)
+      join pabal.messages as m on m.queue_id = told.number and m.id = told.id where m.grp is not null
+    ));
+  end if;
+  -- Two statements: the second sees whatever the first had to wait for.
+  select array_agg(place), array_agg(ord) into places, applied from (
+    select m.ctid as place, told.ord
+    from unnest(numbers, ids, tokens) with ordinality as told (number, id, token, ord)
+    join pabal.messages as m on m.queue_id = told.number and m.id = told.id
+    where m.state + 0 = 2 and m.token = told.token order by m.queue_id, m.id for update of m
+  ) as mine;
+  with changed as (
+    update pabal.messages as m set
+      state = case kinds[ord] when 2 then (case when delays[ord] > 0 then 1 else 0 end) when 3 then 5 else 4 end,
+      moment = at,
+      due_at = case when kinds[ord] = 2 then at + delays[ord] else m.due_at end,
+      failure = case when kinds[ord] = 2 then coalesce(failures[ord], m.failure) else failures[ord] end,
+      document = case when kinds[ord] = 0 then null else m.document end
+    from unnest(places, applied) as mine (place, ord) where m.ctid = mine.place
+    returning ord, m.grp is not null as grouped, case when kinds[ord] = 2 then m.queue_id end as rung
+  )
+  select coalesce(array_agg(ord), '{}'), bool_or(changed.grouped), array_remove(array_agg(changed.rung), null)
+  into applied, grouped, rung from changed;
+  if grouped then
+    rung := rung || pabal.regroup(numbers, ids, kinds, applied);
+  end if;
+  if cardinality(rung) > 0 then
+    perform pabal.ring(rung);
+  end if;
+  if cardinality(applied) = cardinality(ids) then
+    return array_fill(0::smallint, array[cardinality(ids)]);
+  end if;
+  select array_agg(
+    case
+      when told.ord = any(applied) then 0
+      when m.token = told.token and case told.kind
+        when 2 then m.state in (0, 1, 3) when 3 then m.state = 5 else m.state = 4 end then 1
+      else 2
+    end order by told.ord
+  ) into outcomes
+  from unnest(numbers, ids, tokens, kinds) with ordinality as told (number, id, token, kind, ord)
+  left join pabal.messages as m on m.queue_id = told.number and m.id = told.id;
+  return outcomes;
+end $$;
+
+-- After verdicts: let the next of each group come up, hold back who came back to a group that it does not lead.
+create function pabal.regroup(numbers integer[], ids text[], kinds smallint[], applied bigint[]) returns integer[]
+language plpgsql as $$
+declare
+  member record;
+  rung integer[] := '{}';
+begin
+  for member in
+    select told.kind, m.queue_id, m.id, m.grp, m.state
+    from unnest(numbers, ids, kinds) with ordinality as told (number, id, kind, ord)
+    join pabal.messages as m on m.queue_id = told.number and m.id = told.id
+    where told.ord = any(applied) and m.grp is not null order by told.ord
+  loop
+    if member.kind <> 2 then
+      if pabal.release(member.queue_id, member.grp) then
+        rung := rung || member.queue_id;
+      end if;
+    elsif member.state = 0 then
+      update pabal.messages as m set state = 3
+      where m.queue_id = member.queue_id and m.id = member.id and m.state = 0 and exists (
+        select from pabal.messages as o
+        where o.queue_id = m.queue_id and o.grp = m.grp and o.state < 4 and o.seq < m.seq
+      );
+    end if;
+  end loop;
+  return rung;
+end $$;
+
+-- Take what cannot be read out of the way, if the token still holds it.
+create function pabal.set_aside(number integer, names text[], under text, states smallint[], failures text[])
+returns integer language plpgsql as $$
+declare
+  member record;
+  changed integer := 0;
+begin
+  perform pabal.take_locks(array(
+    select pabal.lock_of('g', number, grp) from pabal.messages
+    where queue_id = number and id = any(names) and grp is not null
+  ));
+  for member in
+    update pabal.messages as m set state = told.state, moment = pabal.wall(), failure = told.failure
+    from unnest(names, states, failures) as told (id, state, failure)
+    where m.id = told.id and m.queue_id = number
+      and ((m.state = 2 and m.token = under) or (under = '' and m.state in (0, 1, 3, 5)))
+    returning m.grp
+  loop
+    changed := changed + 1;
+    if member.grp is not null and pabal.release(number, member.grp) then
+      perform pabal.ring(array[number]);
+    end if;
+  end loop;
+  return changed;
+end $$;
+
+-- Make dead messages ready; each joins its group at the end.
+create function pabal.revive(number integer, names text[]) returns text[] language plpgsql as $$
+declare
+  at double precision := pabal.wall();
+  dead record;
+  revived text[] := '{}';
+begin
+  perform pabal.take_locks(array(
+    select pabal.lock_of('g', number, grp) from pabal.messages
+    where queue_id = number and id = any(names) and grp is not null
+  ));
+  for dead in
+    select m.id, m.grp from unnest(names) with ordinality as told (id, ord)
+    join pabal.messages as m on m.queue_id = number and m.id = told.id where m.state = 5 order by told.ord for update of m
+  loop
+    update pabal.messages as m set
+      seq = case when dead.grp is null then m.seq else nextval(pg_get_serial_sequence('pabal.messages', 'seq')) end,
+      state = case when dead.grp is not null and exists (
+        select from pabal.messages as o where o.queue_id = number and o.grp = dead.grp and o.state < 4
+      ) then 3 else 0 end,
+      attempt = 0, due_at = at, moment = at, token = '', failure = null, expires_at = null
+    where m.queue_id = number and m.id = dead.id and m.state = 5;
+    if found then
+      revived := revived || dead.id;
+    end if;
+  end loop;
+  if cardinality(revived) > 0 then
+    perform pabal.ring(array[number]);
+  end if;
+  return revived;
+end $$;
+
+-- Remove what has been in one of these states since a time; of some ids only, if any are given.
+create function pabal.purge(number integer, among smallint[], age double precision, most integer, names text[])
+returns integer language plpgsql as $$
+declare
+  before double precision := case when age > 0 then pabal.wall() - age else 'infinity' end;
+  chosen text[];
+  left_groups text[];
+  word text;
+  removed integer;
+begin
+  if names is null then
+    chosen := array(
+      select unnest(array(
+        select m.id from pabal.messages as m
+        where m.queue_id = number and m.state = s and m.moment <= before limit most
+      )) from unnest(among) as s limit most
+    );
+  else
+    chosen := array(
+      select m.id from pabal.messages as m
+      where m.queue_id = number and m.id = any(names) and m.state = any(among) and m.moment <= before limit most
+    );
+  end if;
+  if chosen = '{}' then
+    return 0;
+  end if;
+  perform pabal.take_locks(array(
+    select pabal.lock_of('g', number, grp) from pabal.messages
+    where queue_id = number and id = any(chosen) and grp is not null
+  ));
+  with gone as (
+    delete from pabal.messages as m where m.ctid = any(array(
+      select c.ctid from pabal.messages as c
+      where c.queue_id = number and c.id = any(chosen) and c.state = any(among) for update skip locked
+    )) returning m.grp
+  )
+  select count(*), array_agg(distinct grp) filter (where grp is not null) into removed, left_groups from gone;
+  foreach word in array coalesce(left_groups, '{}') loop
+    if pabal.release(number, word) then
+      perform pabal.ring(array[number]);
+    end if;
+  end loop;
+  return removed;
+end $$;
+
+-- Take in messages as they stood in another store. Ids that are here are left alone; the answer has those taken in.
+create function pabal.carry(
+  number integer, ids text[], states smallint[], attempts integer[], ranks smallint[], dues double precision[],
+  targets text[], groups text[], keys text[], expiries double precision[], failures text[], crcs bigint[],
+  sizes integer[], documents bytea, keep double precision
+) returns text[] language plpgsql as $$
+declare
+  at double precision := pabal.wall();
+  taken text[] := '{}';
+  enters smallint;
+  passed integer := 0;
+begin
+  perform pabal.take_locks(array(
+    select pabal.lock_of('g', number, grp) from unnest(groups) as grp where grp is not null
+    union all select pabal.lock_of('k', number, key) from unnest(keys) as key where key is not null
+  ));
+  for i in 1 .. cardinality(ids) loop
+    passed := passed + coalesce(sizes[i], 0);
+    enters := states[i];
+    if enters = 0 and groups[i] is not null and exists (
+      select from pabal.messages where queue_id = number and grp = groups[i] and state < 4
+    ) then
+      enters := 3;
+    end if;
+    insert into pabal.messages (queue_id, state, rank, attempt, due_at, moment, id, target, grp, dedup_key, dedup_until,
+      expires_at, failure, crc, document)
+    values (number, enters, ranks[i], attempts[i], dues[i], at, ids[i], targets[i], groups[i], keys[i],
+      case when keys[i] is not null then at + keep end, expiries[i], failures[i], crcs[i],
+      substring(documents from passed - sizes[i] + 1 for sizes[i]))
+    on conflict (queue_id, id) do nothing;
+    if found then
+      taken := taken || ids[i];
+    end if;
+  end loop;
+  if cardinality(taken) > 0 then
+    perform pabal.ring(array[number]);
+  end if;
+  return taken;
+end $$;
+
+-- Apply verdicts and publish, in the same step, the follow-ups of those that were applied: `places` says whose each is.
+create function pabal.settle_then(
+  numbers integer[], ids text[], tokens text[], kinds smallint[], delays double precision[], failures text[],
+  places integer[], then_numbers integer[], then_ids text[], then_ranks smallint[], then_delays double precision[],
+  then_targets text[], then_groups text[], then_keys text[], then_windows double precision[],
+  then_expiries double precision[], then_crcs bigint[], then_sizes integer[], then_documents bytea
+) returns smallint[] language plpgsql as $$
+declare
+  outcomes smallint[];
+  next record;
+begin
+  perform pabal.take_locks(array(
+    select pabal.lock_of('g', m.queue_id, m.grp) from unnest(numbers, ids) as told (number, id)
+    join pabal.messages as m on m.queue_id = told.number and m.id = told.id where m.grp is not null
+    union all
+    select pabal.lock_of('g', number, grp) from unnest(then_numbers, then_groups) as d (number, grp) where grp is not null
+    union all
+    select pabal.lock_of('k', number, key) from unnest(then_numbers, then_keys) as d (number, key) where key is not null
+  ));
+  outcomes := pabal.settle(numbers, ids, tokens, kinds, delays, failures);
+  select array_agg(number order by ord) as numbers, array_agg(id order by ord) as ids,
+    array_agg(rank order by ord) as ranks, array_agg(delay order by ord) as delays,
+    array_agg(target order by ord) as targets, array_agg(grp order by ord) as groups,
+    array_agg(key order by ord) as keys, array_agg(keep order by ord) as windows,
+    array_agg(expiry order by ord) as expiries, array_agg(crc order by ord) as crcs,
+    array_agg(size order by ord) as sizes,
+    string_agg(substring(then_documents from (past - size + 1)::integer for size), ''::bytea order by ord) as documents
+  into next
+  from (
+    select *, sum(size) over (order by ord) as past
+    from unnest(places, then_numbers, then_ids, then_ranks, then_delays, then_targets, then_groups, then_keys,
+      then_windows, then_expiries, then_crcs, then_sizes) with ordinality
+      as draft (place, number, id, rank, delay, target, grp, key, keep, expiry, crc, size, ord)
+  ) as draft
+  where outcomes[place] = 0;
+  if next.ids is not null then
+    perform pabal.publish(next.numbers, next.ids, next.ranks, next.delays, next.targets, next.groups, next.keys,
+      next.windows, next.expiries, null, next.crcs, next.sizes, next.documents);
+  end if;
+  return outcomes;
+end $$;
