@@ -1,0 +1,232 @@
+"""The topics of a Kafka cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # unsaid exports
+
+from pabal import jsontext
+from pabal.errors import NameTaken, StoreFailed, TopicUnknown
+from pabal.names import check_name
+from pabal.topic import (
+    DEFAULT_PATIENCE,
+    DEFAULT_SESSION,
+    Bounds,
+    NewRecord,
+    Position,
+    Record,
+    Shape,
+    Share,
+    check_partition,
+    check_records,
+    check_shape,
+    check_topic,
+)
+from pabal.topics.kafka.looking import SETTINGS_TOPIC, Looking
+from pabal.topics.kafka.member import KafkaMember
+from pabal.topics.kafka.producing import Producing
+from pabal.topics.kafka.settings import LARGEST_BATCH, KafkaSettings
+from pabal.topics.kafka.translating import busy_or, kafka_error, translated
+
+
+class KafkaTopics:
+    """A handle that threads may share; clients of the cluster are made when they are first needed."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._admin = AdminClient(settings.common())
+        self._producing = Producing(settings)
+        self._looking = Looking(settings)
+        self._partitions: dict[str, int] = {}
+
+    # Topics
+
+    def create(self, topic: str, shape: Shape) -> bool:
+        """Make the topic with as many replicas as the settings say."""
+        check_topic(topic)
+        partitions, max_age, max_bytes = check_shape(shape)
+        config = {
+            "retention.ms": str(int(max_age * 1000) or -1),
+            "retention.bytes": str(max_bytes or -1),
+            "min.insync.replicas": str(self._settings.min_insync),
+            "max.message.bytes": str(LARGEST_BATCH),
+        }
+        if self._create(topic, partitions, config):
+            return True
+        found = self._count(topic)
+        if found != partitions:
+            raise NameTaken(f"topic {topic} is there with {found} partitions, not {partitions}")
+        return False
+
+    def topics(self) -> list[str]:
+        """Name every topic but Kafka's own and ours."""
+        with translated("listing the topics", self._settings.servers):
+            names = self._admin.list_topics(timeout=self._settings.timeout).topics
+        return sorted(name for name in names if not name.startswith("__") and name != SETTINGS_TOPIC)
+
+    def shape(self, topic: str) -> Shape:
+        """Ask the cluster how the topic is kept."""
+        partitions = self._count(topic)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        with translated(f"looking at {topic}", self._settings.servers):
+            [future] = self._admin.describe_configs([resource], request_timeout=self._settings.timeout).values()
+            found = future.result()
+        age, size = int(found["retention.ms"].value), int(found["retention.bytes"].value)
+        return Shape(partitions, max(0.0, age / 1000), max(0, size))
+
+    def settings(self, topic: str) -> Mapping[str, Any]:
+        """Return the document given to `configure`."""
+        self._count(topic)
+        try:
+            self._count(SETTINGS_TOPIC)
+        except TopicUnknown:
+            return {}
+        return self._looking.document(topic)
+
+    def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """Keep a document for this topic, in a compacted topic of its own."""
+        self._count(topic)
+        self._create(SETTINGS_TOPIC, 1, {"cleanup.policy": "compact"})
+        self._producing.append(SETTINGS_TOPIC, [NewRecord(jsontext.encode(dict(settings)), key=topic)])
+
+    # Records
+
+    def append(self, topic: str, records: Sequence[NewRecord]) -> list[Position]:
+        """Send the records; all of one partition stand in their order."""
+        count = self._count(topic)
+        check_records(records)
+        for record in records:
+            if record.partition is not None:
+                check_partition(topic, record.partition, count)
+        return self._producing.append(topic, records) if records else []
+
+    def read(self, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
+        """Return records of one partition."""
+        check_partition(topic, partition, self._count(topic))
+        return self._looking.page(topic, partition, max(0, offset), limit)
+
+    def bounds(self, topic: str) -> list[Bounds]:
+        """Return the bounds of every partition."""
+        return self._looking.bounds(topic, self._count(topic))
+
+    def offsets_at(self, topic: str, at: float) -> list[int]:
+        """Return for every partition the first offset from that instant on."""
+        found = self._looking.offsets_at(topic, self._count(topic), at)
+        if min(found) >= 0:
+            return found
+        return [bounds.next if offset < 0 else offset for offset, bounds in zip(found, self.bounds(topic), strict=True)]
+
+    def trim(self, topic: str) -> int:
+        """Do nothing: the servers remove what is too old or too much."""
+        self._count(topic)
+        return 0
+
+    # Groups
+
+    def join(
+        self, topic: str, group: str, *, session: float = DEFAULT_SESSION, patience: float = DEFAULT_PATIENCE
+    ) -> KafkaMember:
+        """Become a member of the group."""
+        self._count(topic)
+        return KafkaMember(self._settings, topic, check_name(group, "group"), session=session, patience=patience)
+
+    def groups(self, topic: str) -> dict[str, list[Share]]:
+        """Ask for every group of the cluster and keep those that have to do with this topic."""
+        bounds = self.bounds(topic)
+        with translated("listing the groups", self._settings.servers):
+            listed = self._admin.list_consumer_groups(request_timeout=self._settings.timeout).result()
+            names = sorted(group.group_id for group in listed.valid)
+            return {name: shares for name in names if (shares := self._shares(topic, name, bounds))}
+
+    def reset(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Commit in the group's stead, which the coordinator allows only while nobody is in it."""
+        count = self._count(topic)
+        wanted = [TopicPartition(topic, check_partition(topic, number, count), offsets[number]) for number in offsets]
+        request = [ConsumerGroupTopicPartitions(check_name(group, "group"), wanted)]
+        try:
+            [future] = self._admin.alter_consumer_group_offsets(
+                request, request_timeout=self._settings.timeout
+            ).values()
+            for answer in future.result().topic_partitions:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+        except KafkaException as exc:
+            raise busy_or(kafka_error(exc), group, self._settings.servers) from exc
+
+    # The rest
+
+    def facts(self) -> Mapping[str, str]:
+        """Say where it is and how topics are made there."""
+        return {
+            "place": f"Kafka at {self._settings.servers}",
+            "replication": f"{self._settings.replication}, {self._settings.min_insync} in sync",
+            "woken by": "the server",
+        }
+
+    def close(self) -> None:
+        """Send what is on its way and let go of the cluster."""
+        self._producing.close()
+        self._looking.close()
+
+    def _create(self, topic: str, partitions: int, config: dict[str, str]) -> bool:
+        wanted = NewTopic(topic, partitions, self._settings.replication, config=config)
+        with translated(f"making {topic}", self._settings.servers):
+            timeout = self._settings.timeout
+            [future] = self._admin.create_topics([wanted], operation_timeout=timeout, request_timeout=timeout).values()
+            try:
+                future.result()
+            except KafkaException as exc:
+                if kafka_error(exc).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return False
+                raise
+        self._wait_for_leaders(topic, partitions)
+        return True
+
+    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        deadline = time.monotonic() + self._settings.timeout
+        while time.monotonic() < deadline:
+            found = self._admin.list_topics(topic, timeout=self._settings.timeout).topics[topic]
+            if found.error is None and sum(part.leader >= 0 for part in found.partitions.values()) == partitions:
+                return
+            time.sleep(0.02)
+        raise StoreFailed(f"topic {topic} was made but its partitions got no leader in {self._settings.timeout:g} s")
+
+    def _count(self, topic: str) -> int:
+        """Return the number of partitions, which is asked for once."""
+        count = self._partitions.get(topic)
+        if count is None:
+            check_topic(topic)
+            with translated(f"looking for {topic}", self._settings.servers):
+                found = self._admin.list_topics(topic, timeout=self._settings.timeout).topics[topic]
+                if found.error is not None:
+                    raise KafkaException(found.error)
+            count = self._partitions[topic] = len(found.partitions)
+        return count
+
+    def _shares(self, topic: str, group: str, bounds: Sequence[Bounds]) -> list[Share]:
+        wanted = [TopicPartition(topic, number) for number in range(len(bounds))]
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
+        [offsets] = self._admin.list_consumer_group_offsets(request, request_timeout=self._settings.timeout).values()
+        [described] = self._admin.describe_consumer_groups([group], request_timeout=self._settings.timeout).values()
+        owners = {
+            found.partition: member.member_id
+            for member in described.result().members
+            for found in member.assignment.topic_partitions
+            if found.topic == topic
+        }
+        committed = {found.partition: found.offset for found in offsets.result().topic_partitions}
+        if not owners and all(offset < 0 for offset in committed.values()):
+            return []
+        return [
+            Share(
+                number,
+                max(0, committed.get(number, 0)),
+                end - max(first, committed.get(number, 0)),
+                owners.get(number, ""),
+            )
+            for number, (first, end) in enumerate(bounds)
+        ]

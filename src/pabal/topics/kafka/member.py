@@ -1,0 +1,154 @@
+"""One member of a Kafka consumer group, with commits by hand.
+
+Partitions are handed over only inside `read`, because the client waits for its callbacks to be served there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from pabal.errors import Fenced
+from pabal.topic import Record
+from pabal.topics.kafka.settings import KafkaSettings
+from pabal.topics.kafka.translating import PASSING, error_of, kafka_error, records_of, translated
+
+_SLICE = 0.2  # seconds between looks at `wake`
+_PAUSE = 0.2  # seconds before a commit that the coordinator could not take is repeated
+
+
+class KafkaMember:
+    def __init__(self, settings: KafkaSettings, topic: str, group: str, *, session: float, patience: float) -> None:
+        self._servers, self._timeout = settings.servers, settings.timeout
+        self._topic = topic
+        self._woken = False
+        self._closed = False
+        self._owned: set[int] = set()
+        self._paused: set[int] = set()
+        self._moved = False  # partitions changed hands inside the current call
+        self._committed: dict[int, int] = {}  # what is known to be committed: the coordinator would move it back
+        session_ms = int(session * 1000)
+        self._consumer = Consumer(
+            settings.consumer(group)
+            | {
+                "session.timeout.ms": session_ms,
+                "heartbeat.interval.ms": max(100, min(3000, session_ms // 3)),
+                "max.poll.interval.ms": max(session_ms, int(patience * 1000)),
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+
+    @property
+    def name(self) -> str:
+        return self._consumer.memberid() or ""
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        return frozenset(self._owned)
+
+    def read(self, limit: int, wait: float = 0.0) -> list[Record]:
+        """Return what the client has fetched; wait for the first record only."""
+        deadline = time.monotonic() + wait
+        while True:
+            self._moved = False
+            found = self._consumer.consume(limit, 0)
+            left = 0.0
+            if not found:
+                left = max(0.0, deadline - time.monotonic())
+                found = self._consumer.consume(1, min(left, _SLICE))
+            records = self._fresh(found)
+            if records or left <= 0 or self._woken:
+                self._woken = False
+                return records
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit at the coordinator, and wait for its answer; repeat while it cannot be reached, up to the timeout."""
+        if not self._owned.issuperset(offsets):
+            raise Fenced(f"partitions {sorted(offsets.keys() - self._owned)} of {self._topic} are another member's now")
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._commit(offsets)
+                return
+            except KafkaException as exc:
+                error = kafka_error(exc)
+                if error.code() not in PASSING or time.monotonic() > deadline:
+                    raise error_of(error, f"committing to {self._topic}", self._servers) from exc
+                time.sleep(_PAUSE)
+
+    def seek(self, partition: int, offset: int) -> None:
+        if partition in self._owned:
+            with translated(f"seeking in {self._topic}", self._servers):
+                self._consumer.seek(TopicPartition(self._topic, partition, offset))
+
+    def pause(self, partition: int) -> None:
+        if partition in self._owned:
+            self._paused.add(partition)
+            self._consumer.pause([TopicPartition(self._topic, partition)])
+
+    def resume(self, partition: int) -> None:
+        if partition in self._paused:
+            self._paused.discard(partition)
+            self._consumer.resume([TopicPartition(self._topic, partition)])
+
+    def wake(self) -> None:
+        self._woken = True
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._consumer.close()
+
+    def _commit(self, offsets: Mapping[int, int]) -> None:
+        unknown = [TopicPartition(self._topic, number) for number in offsets if number not in self._committed]
+        if unknown:
+            for found in self._consumer.committed(unknown, self._timeout):
+                self._committed[found.partition] = max(0, found.offset)
+        ahead = {number: offset for number, offset in offsets.items() if offset > self._committed[number]}
+        if not ahead:
+            return
+        wanted = [TopicPartition(self._topic, number, offset) for number, offset in ahead.items()]
+        for answer in self._consumer.commit(offsets=wanted, asynchronous=False) or []:
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+        self._committed.update(ahead)
+
+    def _fresh(self, found: list[Any]) -> list[Record]:
+        records = records_of(found, self._topic)
+        if len(records) < len(found):
+            for message in found:
+                if (error := message.error()) is not None:
+                    self._complain(error)
+        return self._ours(records) if self._moved else records
+
+    def _ours(self, records: list[Record]) -> list[Record]:
+        """Leave out what is another's, or was read twice, because partitions changed hands inside the call."""
+        following: dict[int, int] = {}
+        kept = []
+        for record in records:
+            if record.partition in self._owned and record.offset >= following.get(record.partition, 0):
+                following[record.partition] = record.offset + 1
+                kept.append(record)
+        return kept
+
+    def _complain(self, error: KafkaError) -> None:
+        # The client goes on by itself after all but fatal errors; a topic that is gone will not come by waiting.
+        if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise error_of(error, f"reading {self._topic}", self._servers)
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._forget(partitions)
+        self._owned.update(found.partition for found in partitions)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._forget(partitions)
+        self._owned.difference_update(found.partition for found in partitions)
+
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        self._moved = True
+        for found in partitions:
+            self._committed.pop(found.partition, None)
+            self._paused.discard(found.partition)

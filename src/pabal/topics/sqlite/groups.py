@@ -1,0 +1,176 @@
+"""Groups: who is a member, whose partition is whose, what is committed. No coordinator: each member sees to its share.
+
+The fair share of a member follows from the list of live members alone, so all agree on it. Who has too many gives some
+up, who has too few takes what is free; both happen only between two reads of the member concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pabal.clock import Clock
+from pabal.errors import Fenced, GroupBusy
+from pabal.sql.connection import Connection
+from pabal.sql.writer import Transaction
+from pabal.topic import Share
+from pabal.topics.sqlite.rows import Known
+
+
+class Group(NamedTuple):
+    """A group's number, and the bell that wakes its members."""
+
+    id: int
+    bell: str
+
+
+class Held(NamedTuple):
+    """A partition in a member's hands: under which epoch, and where the group goes on."""
+
+    epoch: int
+    committed: int
+
+
+def find_group(tx: Transaction, topic: Known, name: str) -> Group:
+    """Return the number of a group, which comes into being here if need be, at the beginning of every partition."""
+    number: int | None = tx.run("select id from topic_groups where topic = ? and name = ?", (topic.id, name)).get
+    if number is None:
+        number = tx.run("insert into topic_groups (topic, name) values (?, ?) returning id", (topic.id, name)).get
+        partitions = range(topic.base, topic.base + topic.shape.partitions)
+        tx.many("insert into topic_shares (grp, partition) values (?, ?)", [(number, part) for part in partitions])
+    assert number is not None
+    return Group(number, topic.bell)
+
+
+def enter(tx: Transaction, group: Group, name: str, clock: Clock, session: float) -> int:
+    """Add a member; return its number."""
+    number: int = tx.run(
+        "insert into topic_members (grp, name, boot, deadline) values (?, ?, ?, ?) returning id",
+        (group.id, name, clock.boot_id, clock.boot() + session),
+    ).get
+    _changed(tx, group)
+    return number
+
+
+def leave(tx: Transaction, group: Group, member: int) -> None:
+    """Remove a member and free its partitions."""
+    if tx.change("delete from topic_members where id = ?", (member,)):
+        _free(tx, group, member)
+        _changed(tx, group)
+
+
+def beat(tx: Transaction, group: Group, member: int, clock: Clock, session: float) -> bool:
+    """Let the member live on and remove who did not; False if it is no member any more."""
+    if not tx.change("update topic_members set deadline = ? where id = ?", (clock.boot() + session, member)):
+        return False
+    expire(tx, group, clock)
+    return True
+
+
+def expire(tx: Transaction, group: Group, clock: Clock) -> None:
+    """Remove the members whose session is over."""
+    rows = tx.run(
+        "select id from topic_members where grp = ? and (boot <> ? or deadline <= ?)",
+        (group.id, clock.boot_id, clock.boot()),
+    ).fetchall()
+    for (member,) in rows:
+        leave(tx, group, member)
+
+
+def settle_share(tx: Transaction, topic: Known, group: Group, member: int) -> dict[int, Held]:
+    """Give up what is too much for this member or take what it lacks and is free; return what it holds, by number."""
+    members = [
+        row[0] for row in tx.run("select id from topic_members where grp = ? order by id", (group.id,)).fetchall()
+    ]
+    share, rest = divmod(topic.shape.partitions, len(members))
+    wanted = share + (members.index(member) < rest)
+    held = [row[0] for row in _owned(tx, group, member)]
+    for partition in held[wanted:]:
+        tx.run(
+            "update topic_shares set owner = null, epoch = epoch + 1 where grp = ? and partition = ?",
+            (group.id, partition),
+        )
+    if len(held) > wanted:
+        _changed(tx, group)
+    elif len(held) < wanted:
+        _take(tx, group, member, wanted - len(held))
+    return {part - topic.base: Held(epoch, committed) for part, epoch, committed in _owned(tx, group, member)}
+
+
+def commit(tx: Transaction, topic: Known, group: Group, member: int, offsets: Mapping[int, tuple[int, int]]) -> None:
+    """Move what the group has done, for each partition an offset under its epoch."""
+    for number, (offset, epoch) in offsets.items():
+        if not tx.change(
+            "update topic_shares set committed = max(committed, ?)"
+            " where grp = ? and partition = ? and owner = ? and epoch = ?",
+            (offset, group.id, topic.base + number, member, epoch),
+        ):
+            raise fenced(topic, number)
+
+
+def fenced(topic: Known, number: int) -> Fenced:
+    return Fenced(f"partition {number} of {topic.name} was given to another member: nothing was committed, read on")
+
+
+def reset(tx: Transaction, topic: Known, group: str, offsets: Mapping[int, int], clock: Clock) -> None:
+    """Set where a group without members goes on."""
+    found = find_group(tx, topic, group)
+    expire(tx, found, clock)
+    if live := tx.run("select count(*) from topic_members where grp = ?", (found.id,)).get:
+        raise GroupBusy(f"group {group} of {topic.name} has {live} live members: stop them first")
+    for partition, offset in offsets.items():
+        tx.run(
+            "update topic_shares set committed = ?, epoch = epoch + 1 where grp = ? and partition = ?",
+            (offset, found.id, topic.base + partition),
+        )
+
+
+def generation(db: Connection, group: Group) -> int:
+    found: int = db.execute("select generation from topic_groups where id = ?", (group.id,)).get
+    return found
+
+
+def shares(db: Connection, topic: Known) -> dict[str, list[Share]]:
+    """Return every group of a topic with its partitions."""
+    found: dict[str, list[Share]] = {}
+    for name, partition, committed, first, end, owner in db.execute(
+        "select g.name, s.partition, s.committed, p.first_offset, p.next_offset, m.name from topic_groups g"
+        " join topic_shares s on s.grp = g.id join topic_partitions p on p.id = s.partition"
+        " left join topic_members m on m.id = s.owner where g.topic = ? order by g.name, s.partition",
+        (topic.id,),
+    ):
+        lag = end - max(committed, first)
+        found.setdefault(name, []).append(Share(partition - topic.base, committed, lag, owner or ""))
+    return found
+
+
+def _owned(tx: Transaction, group: Group, member: int) -> list[tuple[int, int, int]]:
+    rows: list[tuple[int, int, int]] = tx.run(
+        "select partition, epoch, committed from topic_shares where grp = ? and owner = ? order by partition",
+        (group.id, member),
+    ).fetchall()
+    return rows
+
+
+def _take(tx: Transaction, group: Group, member: int, count: int) -> None:
+    rows = tx.run(
+        "select partition from topic_shares where grp = ? and owner is null order by partition limit ?",
+        (group.id, count),
+    ).fetchall()
+    for (partition,) in rows:
+        tx.run(
+            "update topic_shares set owner = ?, epoch = epoch + 1 where grp = ? and partition = ?",
+            (member, group.id, partition),
+        )
+
+
+def _free(tx: Transaction, group: Group, member: int) -> None:
+    tx.run(
+        "update topic_shares set owner = null, epoch = epoch + 1 where grp = ? and owner = ?",
+        (group.id, member),
+    )
+
+
+def _changed(tx: Transaction, group: Group) -> None:
+    tx.run("update topic_groups set generation = generation + 1 where id = ?", (group.id,))
+    tx.rings[group.bell] = group.id

@@ -1,0 +1,178 @@
+"""One member of a group: reads its partitions, commits, and says in the background that it lives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from pabal.clock import Clock
+from pabal.errors import PabalError, StoreClosed
+from pabal.sql.sqlite import Database
+from pabal.sql.writer import Transaction
+from pabal.stores.sqlite.bells import Bells
+from pabal.topic import Record
+from pabal.topics.sqlite import groups
+from pabal.topics.sqlite.groups import Held
+from pabal.topics.sqlite.rows import Known, page
+from pabal.watch import PathWatch
+
+T = TypeVar("T")
+
+SLOW_POLL = 1.0  # seconds between looks when no bell rings
+BEATS = 3  # in each session
+LOOKS = 0.02  # seconds between looks at the group while there are records to read
+
+
+class Place:
+    """What a member needs of its driver: the database, the bells and the clock."""
+
+    def __init__(self, db: Database, bells: Bells, clock: Clock) -> None:
+        self.db = db
+        self.bells = bells
+        self.clock = clock
+
+
+class SqliteMember:
+    def __init__(self, place: Place, topic: Known, group: str, *, name: str, session: float, patience: float) -> None:
+        self.name = name
+        self._db, self._bells, self._clock = place.db, place.bells, place.clock
+        self._topic = topic
+        self._session, self._patience = session, patience
+        self._watch: PathWatch | None = None
+        self._woken = False
+        self._held: dict[int, Held] = {}
+        self._next: dict[int, int] = {}
+        self._paused: set[int] = set()
+        self._turn = 0
+        self._look_at = 0.0  # when to look again whether the group has changed
+        self._called = time.monotonic()
+        self._group = self._write(lambda tx: groups.find_group(tx, topic, group))
+        self._id = self._write(lambda tx: groups.enter(tx, self._group, name, self._clock, session))
+        self._alive = True  # as far as the last heartbeat knows
+        self._settled = -1  # the generation for which its share was settled
+        self._closing = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="pabal-topic-heartbeat", daemon=True)
+        self._heart.start()
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        return frozenset(self._held)
+
+    def read(self, limit: int, wait: float = 0.0) -> list[Record]:
+        """Settle the share if the group has changed, then read on; sleep on the topic's bell when there is nothing."""
+        deadline = time.monotonic() + wait
+        while True:
+            self._called = now = time.monotonic()
+            if not self._alive or now >= self._look_at:
+                self._look_at = now + LOOKS
+                if not self._alive or self._changed():
+                    self._settle()
+            records = self._fetch(limit)
+            if not records:
+                self._look_at = 0.0
+            remaining = deadline - now
+            if records or remaining <= 0 or self._woken:
+                self._woken = False
+                return records
+            if self._watch is None:
+                self._watch = self._bells.watch([self._topic.bell])  # armed: look once more before sleeping
+            else:
+                self._watch.wait(min(remaining, SLOW_POLL))
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Move what the group has done, if all these partitions are still this member's."""
+        self._called = time.monotonic()
+        fenced: dict[int, tuple[int, int]] = {}
+        for number, offset in offsets.items():
+            if number not in self._held:
+                raise groups.fenced(self._topic, number)
+            fenced[number] = (offset, self._held[number].epoch)
+        if fenced:
+            self._write(lambda tx: groups.commit(tx, self._topic, self._group, self._id, fenced), durable=True)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Go on from here, if the partition is this member's."""
+        if partition in self._held:
+            self._next[partition] = offset
+
+    def pause(self, partition: int) -> None:
+        self._paused.add(partition)
+
+    def resume(self, partition: int) -> None:
+        self._paused.discard(partition)
+
+    def wake(self) -> None:
+        self._woken = True
+        watch = self._watch
+        if watch is not None:
+            watch.wake()
+
+    def close(self) -> None:
+        """Leave, unless the driver was closed before: then the session runs out."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._heart.join()
+        try:
+            self._write(lambda tx: groups.leave(tx, self._group, self._id))
+        except StoreClosed:
+            pass
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+
+    def _changed(self) -> bool:
+        return self._settled != self._db.read(lambda db: groups.generation(db, self._group))
+
+    def _settle(self) -> None:
+        def work(tx: Transaction) -> tuple[int, dict[int, Held], int]:
+            member = self._id
+            if not groups.beat(tx, self._group, member, self._clock, self._session):
+                # It was silent for too long and others have its partitions: it comes back as somebody new.
+                member = groups.enter(tx, self._group, self.name, self._clock, self._session)
+                groups.expire(tx, self._group, self._clock)
+            held = groups.settle_share(tx, self._topic, self._group, member)
+            return member, held, groups.generation(tx.connection, self._group)
+
+        self._id, held, self._settled = self._write(work)
+        self._alive = True
+        for number in held.keys() | self._held.keys():
+            if held.get(number, Held(-1, 0)).epoch != self._held.get(number, Held(-2, 0)).epoch:
+                self._next.pop(number, None)
+                self._paused.discard(number)
+                if number in held:
+                    self._next[number] = held[number].committed
+        self._held = held
+
+    def _fetch(self, limit: int) -> list[Record]:
+        open_ones = sorted(self._held.keys() - self._paused)
+        if not open_ones:
+            return []
+        self._turn += 1
+        start = self._turn % len(open_ones)
+        records: list[Record] = []
+        for number in open_ones[start:] + open_ones[:start]:
+            found = self._page(number, limit - len(records))
+            if found:
+                self._next[number] = found[-1].offset + 1
+                records = records + found if records else found
+                if len(records) >= limit:
+                    break
+        return records
+
+    def _page(self, number: int, limit: int) -> list[Record]:
+        return self._db.read(lambda db: page(db, self._topic, number, self._next[number], limit))
+
+    def _beat(self) -> None:
+        while not self._closing.wait(self._session / BEATS):
+            if time.monotonic() - self._called > self._patience:
+                continue  # whoever should read hangs: let the others have its partitions
+            try:
+                self._heard = self._write(lambda tx: groups.beat(tx, self._group, self._id, self._clock, self._session))
+            except PabalError:
+                continue  # the reading thread meets the same error and tells it
+
+    def _write(self, work: Callable[[Transaction], T], *, durable: bool = False) -> T:
+        return self._db.write(work, durable=durable, essential=True)

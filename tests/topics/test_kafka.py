@@ -1,0 +1,120 @@
+"""What only Kafka can be asked: other clients understand us, and a server that is gone is told plainly and in time."""
+
+import json
+import random
+import socket
+import string
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pabal.connect_topics import connect_topics
+from pabal.errors import InvalidInput, InvalidUrl, StoreFailed, Uncertain
+from pabal.ids import new_token
+from pabal.testing.topic_place import commit, joined, take
+from pabal.topic import NewRecord, Shape
+from pabal.topics.kafka import KafkaSettings, KafkaTopics
+from pabal.topics.partition import partition_of
+from tests.services.kafka import KafkaServer
+
+
+@pytest.fixture
+def name() -> str:
+    return f"topic-{new_token()}"
+
+
+def test_kcat_reads_what_we_append(kafka: KafkaServer, name: str) -> None:
+    with connect_topics(kafka.url) as topics:
+        topics.topic(name).create(1)
+        topics.topic(name).append_many([{"n": 1}, "two"], key="k1", headers={"trace": "t"})
+    printed = kafka.kcat("-C", "-t", name, "-o", "beginning", "-e", "-q", "-J")
+    found = [json.loads(line) for line in printed.splitlines()]
+    assert [(r["key"], r["payload"], r["offset"]) for r in found] == [("k1", '{"n":1}', 0), ("k1", '"two"', 1)]
+    assert found[0]["headers"] == ["trace", "t"]
+
+
+def test_we_read_what_kcat_appends(kafka: KafkaServer, name: str) -> None:
+    with connect_topics(kafka.url) as topics:
+        topic = topics.topic(name)
+        topic.create(3)
+        kafka.kcat("-P", "-t", name, "-K", ":", "-H", "h=1", stdin='room-1:{"n": 1}\nroom-1:plain words\n')
+        with joined(topic.topics, name) as member:
+            found = take(member, 2)
+            commit(member, found)
+    assert [(r.key, topic.body_of(r), dict(r.headers)) for r in found] == [
+        ("room-1", {"n": 1}, {"h": "1"}),
+        ("room-1", b"plain words", {"h": "1"}),
+    ]
+
+
+def test_both_drivers_put_a_key_into_the_same_partition(kafka: KafkaServer, name: str) -> None:
+    chance = random.Random(7)
+    keys = ["".join(chance.choices(string.printable + "äß파발", k=chance.randrange(1, 40))) for _ in range(300)]
+    topics = KafkaTopics(KafkaSettings(kafka.servers))
+    topics.create(name, Shape(13))
+    positions = topics.append(name, [NewRecord(b"", key) for key in keys])
+    topics.close()
+    assert [position.partition for position in positions] == [partition_of(key, 13) for key in keys]
+
+
+def test_a_server_that_does_not_answer_is_told_in_time() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and never listens
+        topics = KafkaTopics(KafkaSettings(f"127.0.0.1:{nobody.getsockname()[1]}", timeout=1.0))
+        start = time.monotonic()
+        for call in (
+            lambda: topics.bounds("x"),
+            lambda: topics.create("x", Shape(1)),
+            lambda: topics.topics(),
+            lambda: topics.append("x", [NewRecord(b"x")]),
+        ):
+            with pytest.raises(StoreFailed, match="does not answer"):
+                call()
+        topics._partitions["x"] = 1  # as in a process that knew the topic before the server went
+        with pytest.raises(Uncertain, match="does not answer.*twice"):
+            topics.append("x", [NewRecord(b"x")])
+        member = topics.join("x", "g")
+        assert member.read(10, 0.5) == []  # whoever reads waits for it to come back
+        member.close()
+        topics.close()
+        assert time.monotonic() - start < 20.0
+
+
+def test_settings_come_from_the_url_and_a_file(tmp_path: Path, kafka: KafkaServer, name: str) -> None:
+    (tmp_path / "client.properties").write_text("# ours\nclient.id = tester\n")
+    with connect_topics(
+        f"{kafka.url}?timeout=15&replication=1&min_insync=1&config={tmp_path}/client.properties"
+    ) as found:
+        found.topic(name).create(1)
+        found.topic(name).append("x")
+        assert "1, 1 in sync" in found.driver.facts()["replication"]
+
+
+def test_more_replicas_than_brokers_are_refused(kafka: KafkaServer, name: str) -> None:
+    with connect_topics(f"{kafka.url}?replication=3") as topics, pytest.raises(InvalidInput, match="eplication factor"):
+        topics.topic(name).create(1)
+
+
+@pytest.mark.parametrize("query", ["timeout=soon", "replication=0", "replicas=3", "timeout=99999"])
+def test_a_wrong_option_is_named(query: str) -> None:
+    with pytest.raises(InvalidUrl, match=query.partition("=")[0]):
+        connect_topics(f"kafka://127.0.0.1:1?{query}")
+
+
+def test_a_config_file_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("nonsense\n")
+    for path in ("bad", "absent"):
+        with pytest.raises(InvalidInput, match=path):
+            connect_topics(f"kafka://127.0.0.1:1?config={tmp_path / path}")
+
+
+def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pabal.errors import ExtraMissing
+
+    for module in [name for name in sys.modules if name.startswith(("pabal.topics.kafka", "confluent_kafka"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(ExtraMissing, match=r"pabal\[kafka\]"):
+        connect_topics("kafka://127.0.0.1:1")

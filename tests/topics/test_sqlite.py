@@ -1,0 +1,145 @@
+"""What only topics in SQLite can be asked: retention to the record, clocks moved by hand, one file for all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pabal.connect import connect
+from pabal.connect_topics import connect_topics
+from pabal.errors import InvalidUrl, NameTaken, StoreMissing, StoreRefused
+from pabal.testing import ManualClock
+from pabal.testing.store_place import Child
+from pabal.testing.topic_place import append, commit, numbers, take
+from pabal.topic import Bounds, NewRecord, Shape
+from pabal.topics.sqlite import SqliteTopics
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def topics(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteTopics]:
+    with closing(SqliteTopics(tmp_path / "topics.db", clock=clock)) as found:
+        yield found
+
+
+def test_t9_a_partition_is_cut_back_to_its_size(topics: SqliteTopics) -> None:
+    topics.create("log", Shape(2, max_bytes=1000))
+    topics.append("log", [NewRecord(b"x" * 100, partition=0) for _ in range(25)])
+    topics.append("log", [NewRecord(b"y" * 100, partition=1)])
+    topics.trim("log")
+    assert topics.bounds("log") == [Bounds(15, 25), Bounds(0, 1)]
+    assert topics.trim("log") == 0
+    assert [record.offset for record in topics.read("log", 0, 0, 100)] == list(range(15, 25))
+
+
+def test_t9_records_go_when_their_time_is_over_and_not_before(topics: SqliteTopics, clock: ManualClock) -> None:
+    topics.create("log", Shape(1, max_age=60.0))
+    append(topics, "log", "old")
+    clock.advance(40)
+    append(topics, "log", "new")
+    clock.advance(19)
+    assert topics.trim("log") == 0
+    clock.advance(2)
+    assert topics.trim("log") == 1
+    assert topics.bounds("log") == [Bounds(1, 2)]
+
+
+def test_t9_who_appends_trims_now_and_then(topics: SqliteTopics, clock: ManualClock) -> None:
+    topics.create("log", Shape(1, max_age=60.0))
+    for _ in range(5):
+        append(topics, "log", "x")
+        clock.advance(50)
+    first, end = topics.bounds("log")[0]
+    assert end == 5 and first >= 3
+
+
+def test_times_of_a_partition_rise_when_the_clock_steps_back(topics: SqliteTopics, clock: ManualClock) -> None:
+    topics.create("log", Shape(1))
+    append(topics, "log", "a")
+    clock.step_wall(-3600)
+    append(topics, "log", "b")
+    clock.step_wall(7200)
+    append(topics, "log", "c")
+    times = [record.at for record in topics.read("log", 0, 0, 10)]
+    assert times == sorted(times) and topics.offsets_at("log", times[2]) == [2]
+
+
+def test_t5_a_step_of_the_wall_clock_ends_no_session(topics: SqliteTopics, clock: ManualClock) -> None:
+    topics.create("log", Shape(1))
+    append(topics, "log", 1, 2)
+    one = topics.join("log", "g", session=1000.0)
+    records = take(one, 2)
+    clock.step_wall(86400)
+    two = topics.join("log", "g", session=1000.0)
+    assert two.read(10) == []
+    commit(one, records)
+    one.close()
+    two.close()
+
+
+def test_t5_members_of_another_boot_are_gone(topics: SqliteTopics, clock: ManualClock) -> None:
+    topics.create("log", Shape(1))
+    append(topics, "log", 1, 2)
+    dead = topics.join("log", "g", session=1000.0)
+    assert numbers(take(dead, 2)) == [1, 2]
+    clock.reboot()
+    fresh = topics.join("log", "g", session=1000.0)
+    assert numbers(take(fresh, 2)) == [1, 2]
+    fresh.close()
+    dead.close()
+
+
+def test_topics_and_queues_share_a_file(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'all.db'}"
+    with connect(url) as mq, connect_topics(url) as topics:
+        topics.topic("jobs").create(1)
+        mq.queue("jobs").publish("message")
+        topics.topic("jobs").append("record")
+        assert [d.message.body for d in mq.queue("jobs").lease(5)] == ["message"]
+        assert [r.value for r in topics.topic("jobs").read(0)] == [b'"record"']
+
+
+def test_a_name_that_differs_only_in_case_is_refused(topics: SqliteTopics) -> None:
+    topics.create("Log", Shape(1))
+    with pytest.raises(NameTaken, match="only in case"):
+        topics.create("log", Shape(1))
+
+
+def test_a_handle_lives_through_a_fork(topics: SqliteTopics) -> None:
+    topics.create("log", Shape(1))
+    append(topics, "log", 0)
+    child = Child(lambda: [position.offset for position in append(topics, "log", 1, 2)])
+    assert child.result() == [1, 2]
+    append(topics, "log", 3)
+    assert numbers(topics.read("log", 0, 0, 10)) == [0, 1, 2, 3]
+
+
+def test_looking_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissing, match="pabal topic create"):
+        connect_topics(f"sqlite:{tmp_path / 'none.db'}", create=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    import apsw
+
+    SqliteTopics(tmp_path / "t.db").close()
+    connection = apsw.Connection(str(tmp_path / "t.db"))
+    connection.execute("update meta set value = 99 where key = 'schema.topics'")
+    connection.close()
+    with pytest.raises(StoreRefused, match="schema 99 of topics"):
+        SqliteTopics(tmp_path / "t.db")
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://host/x.db", "sqlite:", "sqlite:x?a=b", "kafka:", "kafka://u:p@h", "redis://h"]
+)
+def test_a_url_that_is_none_says_what_to_write(url: str) -> None:
+    with pytest.raises(InvalidUrl):
+        connect_topics(url)
