@@ -1,0 +1,155 @@
+"""`pabal ignite watch`: run the team's watchers by hand, and see how they are."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from pabal.cli.documents import instant
+from pabal.cli.exits import Exit, unwinding_on_sigterm
+from pabal.cli.ignite_session import command, opened
+from pabal.cli.session import help_if_alone, json_option
+from pabal.cli.text import ago, clean, json_text, table
+
+if TYPE_CHECKING:
+    from pabal.ignite.watchers.keeping import Keeper
+    from pabal.ignite.watchers.settings import WatcherSettings
+    from pabal.ignite.workspace import Workspace
+    from pabal.runtime.wake import FdWatch
+
+name_argument = click.argument("name", metavar="WATCHER")
+
+
+@click.group("watch", invoke_without_command=True)
+@click.pass_context
+def watch(ctx: click.Context) -> None:
+    """Watch what happens outside and tell the team.
+
+    Watchers stand in the team file. `pabal ignite up` starts those with auto_start; these commands are for running one
+    by hand, for cron, and for looking.
+    """
+    help_if_alone(ctx)
+
+
+@command("list")
+@json_option
+def list_watchers(as_json: bool) -> int:
+    """Show the team's watchers and when each last looked.
+
+    \b
+    Example:
+      pabal ignite watch list
+    """
+    with opened() as workspace:
+        found = [_look(workspace, name) for name in workspace.team.watchers]
+    if as_json:
+        for each in found:
+            click.echo(json_text(_document(each)))
+    elif found:
+        click.echo("\n".join(table(("WATCHER", "KIND", "RUNS", "EVERY", "TO", "LOOKED", ""), list(map(_row, found)))))
+    return Exit.DONE if found else Exit.NOTHING
+
+
+@command("once")
+@name_argument
+def once(name: str) -> None:
+    """Look once and say how many messages were sent.
+
+    \b
+    Example:
+      pabal ignite watch once github_watcher
+    """
+    from pabal.ignite.watchers.posting import lock_of, watching_of
+
+    with opened() as workspace, lock_of(workspace, name):
+        sent = watching_of(workspace, name, folder=Path.cwd(), variables=os.environ).once()
+    click.echo(f"{sent} sent")
+
+
+@command("run")
+@name_argument
+def run(name: str) -> None:
+    """Look again and again, until stopped.
+
+    \b
+    Example:
+      pabal ignite watch run github_watcher
+    """
+    from pabal.ignite.watchers.posting import lock_of, watching_of
+    from pabal.ignite.watchers.settings import read_settings
+
+    logging.getLogger("pabal.ignite.watchers").addHandler(logging.StreamHandler())
+    with opened() as workspace, lock_of(workspace, name), unwinding_on_sigterm():
+        watching = watching_of(workspace, name, folder=Path.cwd(), variables=os.environ)
+        watching.run(read_settings(workspace.team, name).interval)
+
+
+for _command in (list_watchers, once, run):
+    watch.add_command(_command)
+
+
+def keeper(workspace: Workspace, fd_watch: FdWatch, *, names: list[str], folder: Path) -> Keeper:
+    """Return the task that keeps these watchers running beside the team."""
+    from pabal.ignite.watchers.keeping import Keeper
+    from pabal.ignite.watchers.settings import allowed
+    from pabal.runtime.process import Command
+
+    program = (sys.executable, "-c", "from pabal.cli.main import main; main()")
+    commands = {
+        name: Command(
+            argv=(*program, "ignite", "watch", "run", "--root", str(workspace.root), name),
+            cwd=folder.absolute(),
+            env=allowed(workspace.team, name, os.environ),
+        )
+        for name in names
+    }
+    return Keeper(workspace, commands, watch=fd_watch)
+
+
+class _Seen(NamedTuple):
+    name: str
+    settings: WatcherSettings
+    pid: int | None
+    since: float | None
+    looked: float | None
+
+
+def _look(workspace: Workspace, name: str) -> _Seen:
+    from pabal.ignite.watchers.memory import load
+    from pabal.ignite.watchers.posting import lock_path, memory_path
+    from pabal.ignite.watchers.settings import read_settings
+    from pabal.runtime.lock import holder
+
+    path = memory_path(workspace, name)
+    known = load(path, 0.0) if path.exists() else None
+    pid = holder(lock_path(workspace, name))
+    since, looked = (known.initialized_at, known.last_check) if known else (None, None)
+    return _Seen(name, read_settings(workspace.team, name), pid, since, looked)
+
+
+def _document(seen: _Seen) -> dict[str, Any]:
+    settings = seen.settings
+    return {
+        "name": seen.name,
+        "kind": settings.kind,
+        "enabled": settings.enabled,
+        "auto_start": settings.auto_start,
+        "interval": settings.interval,
+        "to": settings.to,
+        "pid": seen.pid,
+        "initialized_at": instant(seen.since),
+        "last_check": instant(seen.looked),
+        "description": settings.description or None,
+    }
+
+
+def _row(seen: _Seen) -> tuple[str, ...]:
+    settings = seen.settings
+    runs = f"pid {seen.pid}" if seen.pid else "no" if settings.enabled else "disabled"
+    looked = ago(seen.looked) if seen.looked else "never"
+    return seen.name, settings.kind, runs, f"{settings.interval:g}s", settings.to, looked, clean(settings.description)

@@ -1,0 +1,1 @@
+"""IGNITE: messages as MIME files between named agents."""

@@ -1,0 +1,152 @@
+"""The commands of a team, as its users and agents give them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ignite.table import COMMAND, Served, Table, ignite, soon
+
+WORK = """
+agents:
+  leader: {wake: hook}
+  worker: {wake: exec, command: [/bin/sh, -c, "%s"]}
+retry: {limit: 1}
+"""
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+def text(root: Path, *arguments: str, code: int = 0) -> str:
+    ran = ignite(root, *arguments)
+    assert ran.returncode == code, ran
+    return (ran.stdout if code in (0, 1) else ran.stderr).decode()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    text(tmp_path / "ws", "init", "--ignitians", "2")
+    return tmp_path / "ws"
+
+
+def test_init_makes_a_tree_that_people_know(root: Path) -> None:
+    for agent in ("leader", "coordinator", "ignitian_1", "ignitian_2", "dead_letter"):
+        assert (root / "queue" / agent / "processed").is_dir()
+    assert "leader" in (root / "team.yaml").read_text()
+    (root / "team.yaml").write_text("agents: {leader: {wake: hook}, painter: {wake: hook}}")
+    text(root, "init")
+    assert (root / "queue/painter").is_dir()
+
+
+def test_the_script_of_the_original_runs_unchanged(tmp_path: Path) -> None:
+    run = {"cwd": tmp_path, "env": {**os.environ, "PATH": PATH}, "check": True, "capture_output": True, "timeout": 60}
+    subprocess.run([*COMMAND, "ignite", "--root", "workspace", "init", "--scripts"], **run)  # type: ignore[call-overload]  # as one set of settings
+    line = (
+        'python3 scripts/lib/ignite_mime.py build --from user --to leader --type user_goal --body "goal: fly" '
+        '-o "workspace/queue/leader/user_goal_$(date +%s%6N).mime" && find workspace/queue -name "*.mime" | wc -l'
+    )
+    done = subprocess.run(["sh", "-c", line], **run)  # type: ignore[call-overload]  # likewise
+    assert done.stdout.split() == [b"1"]
+    assert len((tmp_path / "scripts/lib/ignite_mime.py").read_text().splitlines()) == 3
+
+
+def test_a_message_is_sent_awaited_read_and_done(root: Path) -> None:
+    served = Served(root)
+    try:
+        id = text(root, "send", "--to", "leader", "--type", "user_goal", "--body", "goal: fly").strip()
+        path = text(root, "inbox", "leader", "--wait", "20").strip()
+        assert text(root, "read", "--body", path) == "goal: fly\n"
+        assert id in text(root, "inbox", "leader")
+        assert json.loads(text(root, "inbox", "leader", "--json"))["id"] == id
+        text(root, "beat", "leader")
+        assert text(root, "done", id) == f"done {id}\n"
+        assert "no agent has" in text(root, "done", id, code=3)
+        assert soon(lambda: "done" in text(root, "inbox", "leader").splitlines()[-1])
+        assert text(root, "inbox", "leader", "--wait", "0.1", code=1) == ""
+    finally:
+        served.stop()
+
+
+def test_an_answer_is_sent_with_done(root: Path, tmp_path: Path) -> None:
+    served = Served(root)
+    try:
+        text(root, "send", "--to", "ignitian_1", "--type", "task_assignment", "--body", "{task_id: t, title: x}")
+        path = text(root, "inbox", "ignitian-1", "--wait", "20").strip()
+        answer = tmp_path / "answer.mime"
+        subprocess.run(
+            [*COMMAND, "mime", "build", "--from", "ignitian_1", "--to", "leader", "--type", "user_goal"]
+            + ["--body", "goal: next", "-o", str(answer)],
+            check=True,
+            timeout=60,
+        )
+        text(root, "done", path, "--then", str(answer))
+        got = text(root, "inbox", "leader", "--wait", "20").strip()
+        assert "goal: next" in text(root, "read", got)
+        answer.write_text("no mail")
+        assert "NotMime" in text(root, "done", got, "--then", str(answer), code=2)
+    finally:
+        served.stop()
+
+
+def test_a_failed_message_is_listed_and_replayed(root: Path) -> None:
+    served = Served(root)
+    try:
+        id = text(root, "send", "--to", "ignitian_1", "--type", "task_assignment", "--body", "{task_id: t, title: x}")
+        id = id.strip()
+        text(root, "inbox", "ignitian_1", "--wait", "20")
+        text(root, "fail", id, "--bury", "--reason", "no such task")
+        listed = text(root, "dlq")
+        assert id in listed and "no such task" in listed
+        assert json.loads(text(root, "dlq", "ignitian_1", "--json"))["id"] == id
+        assert list(root.glob("queue/dead_letter/*.mime"))
+        assert text(root, "replay", id).strip() == id
+        assert not list(root.glob("queue/dead_letter/*.mime"))
+        assert text(root, "dlq", code=1) == ""
+        assert "not among the dead" in text(root, "replay", "nothing", code=3)
+        assert text(root, "inbox", "ignitian_1", "--wait", "20")
+    finally:
+        served.stop()
+
+
+def test_status_and_top_show_the_team(root: Path) -> None:
+    text(root, "send", "--to", "leader", "--cc", "ignitian-2", "--type", "user_goal", "--body", "goal: fly")
+    shown = text(root, "status")
+    assert "nobody serves it: 2 messages wait" in shown and "ignitian_2" in shown
+    served = Served(root)
+    try:
+        assert soon(lambda: "busy" in text(root, "status"))
+        assert "user_goal" in text(root, "top")
+        document = json.loads(text(root, "status", "--json"))
+        assert document["monitor"]["pid"] == served.process.pid  # type: ignore[union-attr]  # it runs
+        leader = next(agent for agent in document["agents"] if agent["name"] == "leader")
+        assert leader["inflight"] == 1 and leader["presence"]["presence"] == "busy"
+        assert soon(lambda: (root / "state/task_health.json").exists())
+    finally:
+        served.stop()
+
+
+def test_up_in_the_background_and_down(root: Path) -> None:
+    assert "serving" in text(root, "up", "--detach")
+    assert "is served already" in text(root, "up", "--detach", code=6)
+    assert "stopped" in text(root, "down")
+    assert "nobody serves" in text(root, "down", code=3)
+    assert "serving" in text(root, "logs")
+
+
+def test_a_wake_test_tells_whether_it_worked(tmp_path: Path) -> None:
+    table = Table(tmp_path, WORK % "echo here", serve=False)
+    table.close()
+    assert "woken by exec" in text(table.root, "wake-test", "worker")
+    assert "here" in text(table.root, "logs", "worker")
+    assert "woken by hook" in text(table.root, "wake-test", "leader")
+    (table.root / "team.yaml").write_text(WORK % "exit 3")
+    assert "exit status 3" in text(table.root, "wake-test", "worker", code=6)
+
+
+def test_a_place_that_is_no_workspace_is_named(tmp_path: Path) -> None:
+    assert "pabal ignite init" in text(tmp_path / "nowhere", "status", code=3)
+    assert not (tmp_path / "nowhere").exists()

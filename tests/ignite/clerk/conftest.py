@@ -1,0 +1,15 @@
+"""A desk for each test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ignite.clerk.office import Office
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    office = Office(tmp_path)
+    yield office
+    office.close()

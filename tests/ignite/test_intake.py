@@ -1,0 +1,197 @@
+"""Mail that came another way is delivered, or set aside with its reason and told, once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pabal.store import State
+from tests.ignite.conftest import Lay
+from tests.ignite.table import Table, ignite
+
+GOAL = b"""MIME-Version: 1.0
+Message-ID: <1770263544.12345.abcdef@ignite.local>
+From: user
+To: worker
+Date: Tue, 10 Feb 2026 12:00:00 +0900
+X-IGNITE-Type: user_goal
+X-IGNITE-Priority: high
+Content-Type: text/x-yaml; charset=utf-8
+Content-Transfer-Encoding: 8bit
+
+goal: "a README"
+"""
+ID = "1770263544.12345.abcdef"
+
+
+def told(table: Table) -> list[str]:
+    """Return the reasons that the leader was told, taking each message from its hands."""
+    reasons = []
+    table.passes(20)
+    while table.workspace.held("leader"):
+        held = table.hand("leader")
+        assert isinstance(held.message.body, dict)
+        reasons.append(str(held.message.body["failure_reason"]))
+        table.workspace.delivery(held).ack()
+        table.passes(20)
+    return reasons
+
+
+def test_a_file_moved_in_by_a_shell_is_delivered_whatever_its_name(lay: Lay) -> None:
+    table = lay()
+    (table.root / "draft").write_bytes(GOAL)
+    os.rename(table.root / "draft", table.root / "queue/worker/some odd name")
+    assert table.hand().message.id == ID
+
+
+def test_a_file_dropped_straight_into_processed_is_delivered_too(lay: Lay) -> None:
+    table = lay()
+    (table.root / "queue/worker/processed/user_goal_1738315200123456.mime").write_bytes(GOAL)
+    held = table.hand()
+    assert held.message.id == ID and "~a1~l" in held.path
+
+
+def test_a_half_written_file_in_processed_is_left_to_its_writer(lay: Lay) -> None:
+    table = lay()
+    path = table.root / "queue/worker/processed/goal.mime"
+    path.write_bytes(GOAL[:100])
+    table.passes()
+    assert path.exists()
+    path.write_bytes(GOAL)
+    assert table.hand().message.id == ID
+
+
+def test_what_is_no_message_is_set_aside_and_told_once(lay: Lay) -> None:
+    table = lay()
+    path = table.root / "queue/worker/junk.mime"
+    path.write_text("junk")
+    os.utime(path, (1, 1))
+    table.until(lambda: table.workspace.held("leader"))
+    assert len(told(table)) == 1
+    table.crash()
+    table.serve()
+    table.passes(20)
+    assert told(table) == []
+    ran = ignite(table.root, "dlq")
+    assert b"junk" in ran.stdout and b"NotMime" in ran.stdout
+
+
+def test_a_missing_header_and_an_unknown_type_are_told_with_their_names(lay: Lay) -> None:
+    table = lay()
+    for name, data in (
+        ("a.mime", GOAL.replace(b"X-IGNITE-Priority: high\n", b"")),
+        ("b.mime", GOAL.replace(b"user_goal", b"user_wish").replace(b"abcdef", b"b")),
+    ):
+        path = table.root / "queue/worker" / name
+        path.write_bytes(data)
+        os.utime(path, (1, 1))
+    table.until(lambda: table.workspace.held("leader"))
+    reasons = " ".join(told(table) + told(table))
+    assert "X-IGNITE-Priority is missing" in reasons and "user_wish" in reasons
+
+
+def test_mail_for_nobody_is_buried_and_told(lay: Lay) -> None:
+    table = lay(serve=False)
+    folder = table.root / "queue/architetc"
+    folder.mkdir()
+    (folder / "goal.mime").write_bytes(GOAL)
+    table.serve()
+    table.until(lambda: table.workspace.held("leader"))
+    [reason] = told(table)
+    assert "no agent architetc" in reason
+    entry = table.workspace.store.find("architetc", ID)
+    assert entry is not None and entry.state is State.DEAD
+
+
+def test_the_old_form_is_converted(lay: Lay) -> None:
+    table = lay()
+    text = 'type: user_goal\nfrom: user\nto: worker\npriority: high\npayload:\n  goal: "old"\n'
+    (table.root / "queue/worker/user_goal_1.yaml").write_text(text)
+    held = table.hand()
+    assert held.message.body == {"goal": "old"} and held.message.priority == 6
+    assert not list(table.root.glob("queue/**/*.yaml"))
+
+
+def test_an_old_form_that_cannot_be_converted_is_set_aside(lay: Lay) -> None:
+    table = lay(serve=False)
+    path = table.root / "queue/worker/thing.yaml"
+    path.write_text("just: text\n")
+    os.utime(path, (1, 1))
+    table.serve()
+    table.until(lambda: table.workspace.held("leader"))
+    assert "type, from, payload" in told(table)[0]
+    assert (table.root / "state/queues/worker/corrupt/thing.yaml").exists()
+
+
+def test_hostile_names_and_sizes_each_have_their_error(tmp_path: Path, lay: Lay) -> None:
+    table = lay()
+    for arguments, said in (
+        (("--to", "../x", "--type", "user_goal", "--body", "goal: g"), b"no agent"),
+        (("--to", "worker", "--type", "user_goal", "--body", "goal: g", "--thread-id", "a\nBcc: x"), b"InvalidText"),
+        (("--to", "worker", "--type", "user_goal", "--body", "goal: ["), b"NotYaml"),
+        (("--to", "worker", "--type", "user_goal", "--body", "goal: &a [*a]"), b"AliasNotAllowed"),
+        (("--to", "worker", "--type", "user_goal", "--body", "goal: !!python/object x"), b"UnsafeTag"),
+        (("--to", "worker", "--type", "user_gaol", "--body", "goal: g"), b"did you mean user_goal"),
+        (("--to", "worker", "--type", "user_goal", "--body", "gaol: g"), b"goal"),
+        (("--to", "worker", "--from", "stranger", "--type", "user_goal", "--body", "goal: g"), b"no agent"),
+    ):
+        ran = ignite(table.root, "send", *arguments)
+        assert ran.returncode in (2, 3) and said in ran.stderr and b"Traceback" not in ran.stderr, (arguments, ran)
+    assert table.files() == []
+    big = table.root / "queue/worker/big.mime"
+    with open(big, "wb") as file:
+        file.write(GOAL)
+        file.truncate(100 << 20)
+    many = table.root / "queue/worker/many.mime"
+    many.write_bytes(b"".join(b"X-%d: y\n" % n for n in range(20_000)) + GOAL)
+    for path in (big, many):
+        os.utime(path, (1, 1))
+    table.until(lambda: table.workspace.held("leader"))
+    reasons = " ".join(told(table) + told(table))
+    assert "TooLarge" in reasons and "TooManyHeaders" in reasons
+
+
+def test_what_an_agent_who_left_had_in_hand_is_buried_and_told(lay: Lay) -> None:
+    table = lay()
+    [sent] = table.send()
+    table.hand()
+    (table.root / "team.yaml").write_text("agents: {leader: {wake: hook}}")
+    table.crash()
+    table.serve()
+    table.until(lambda: table.workspace.held("leader"))
+    assert "no agent worker" in told(table)[0] and table.state(sent.id) is State.DEAD
+
+
+def test_a_file_in_hand_that_was_spoilt_is_set_aside_by_the_next_monitor(lay: Lay) -> None:
+    table = lay()
+    table.send()
+    Path(table.hand().path).write_text("spoilt")
+    table.crash()
+    table.serve()
+    table.until(lambda: table.workspace.held("leader"))
+    assert "NotMime" in told(table)[0] and table.workspace.held("worker") == []
+
+
+def test_the_leader_is_told_however_full_its_queue_is(lay: Lay) -> None:
+    table = lay("agents: {leader: {wake: hook}, worker: {wake: hook}}\nlimits: {waiting: 1}", serve=False)
+    table.send("leader")
+    path = table.root / "queue/worker/junk.mime"
+    path.write_text("junk")
+    os.utime(path, (1, 1))
+    table.serve()
+    table.until(lambda: len(list(table.root.glob("queue/leader/**/*.mime"))) == 2)
+
+
+def test_a_name_that_is_used_again_is_another_message(lay: Lay) -> None:
+    table = lay()
+    path = table.root / "queue/worker/message.mime"
+    for mark in (b"one", b"two", b"three"):
+        path.write_bytes(GOAL.replace(b"abcdef", mark))
+        held = table.hand()
+        assert held.message.id.endswith(mark.decode())
+        if mark == b"two":
+            table.workspace.delivery(held).ack()
+        else:
+            os.unlink(held.path)
+        table.until(lambda: table.monitor.posts["worker"].turn is None)
+    assert table.files() == []
