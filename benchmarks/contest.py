@@ -17,23 +17,26 @@ from typing import NamedTuple
 
 from kinds import open_subject
 from scale import Scale
-from subject import BATCH, Subject
+from subject import BATCH, Crowd, Subject
 
 THREADS = 16
 SPARE = 500  # how far a backlog is topped up, unmeasured, whenever it has been eaten down to its size
 FILL_STEP = 10_000
+THOUSAND = 1000  # as many as one request file may hold
 
 
 class Work(Enum):
     PUBLISH = "publish one at a time"
     PUBLISH_MANY = f"publish {BATCH} per call"
+    PUBLISH_THOUSAND = f"publish {THOUSAND:,} per call"
+    PUBLISH_CLIENTS = "8 clients publishing one by one"
     PUBLISH_THREADS = f"{THREADS} threads publishing one by one"
     TAKE = "lease + ack one at a time"
     TAKE_MANY = f"lease + ack {BATCH} per call"
 
 
 _TAKING = (Work.TAKE, Work.TAKE_MANY)
-_PER_CALL = {Work.PUBLISH_MANY: BATCH, Work.TAKE_MANY: BATCH}
+_PER_CALL = {Work.PUBLISH_MANY: BATCH, Work.TAKE_MANY: BATCH, Work.PUBLISH_THOUSAND: THOUSAND}
 
 
 class Contender(NamedTuple):
@@ -83,6 +86,8 @@ class Stage:
         """Return messages per second over one slice of at most `most` messages."""
         if work is Work.PUBLISH_THREADS:
             return self._threads(seconds)
+        if work is Work.PUBLISH_CLIENTS and isinstance(self._subject, Crowd):
+            return self._subject.together(seconds)
         call, size, taking = _call(self._subject, work), _PER_CALL.get(work, 1), work in _TAKING
         count, spent = 0, 0.0
         while count < most and spent < seconds:
@@ -123,6 +128,7 @@ def _call(subject: Subject, work: Work) -> Callable[[], None]:
     calls: dict[Work, Callable[[], None]] = {
         Work.PUBLISH: subject.publish,
         Work.PUBLISH_MANY: partial(subject.publish_many, BATCH),
+        Work.PUBLISH_THOUSAND: partial(subject.publish_many, THOUSAND),
         Work.TAKE: subject.take,
         Work.TAKE_MANY: partial(subject.take_many, BATCH),
     }

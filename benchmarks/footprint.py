@@ -11,7 +11,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+import pabal
 from kinds import open_server, open_subject
+from managed import Manager
 from scale import Scale
 from subject import BODY
 
@@ -22,7 +24,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Latency(NamedTuple):
-    """Milliseconds from the call of publish in one process to the message in the hands of another."""
+    """Milliseconds from the call of publish until it is answered, or another process has the message in its hands."""
 
     p50: float
     p99: float
@@ -55,13 +57,40 @@ def latency(kind: str, place: Path, scale: Scale, chance: random.Random) -> Late
         if not here.poll(scale.latency_seconds):
             child.terminate()
             return f"none within {scale.latency_seconds:g} s"
-        return _percentiles(here.recv())
+        return percentiles(here.recv())
     finally:
         _end(child)
         server.close()
 
 
-def _percentiles(nanoseconds: Sequence[int]) -> Latency:
+def round_trip(place: Path, scale: Scale) -> Latency:
+    """Publish through a manager when everybody is asleep, and see when each is answered."""
+    subject = open_subject("mailbox", place)
+    taken = []
+    for _ in range(scale.samples):
+        time.sleep(GAP[0])
+        start = time.perf_counter_ns()
+        subject.publish()
+        taken.append(time.perf_counter_ns() - start)
+    subject.close()
+    return percentiles(taken)
+
+
+def idle_manager(place: Path, scale: Scale) -> tuple[float, float]:
+    """Return the CPU milliseconds per second and the MB of a manager with messages in a queue and nothing to do."""
+    manager = Manager(place)
+    with pabal.connect(manager.url) as mq:
+        mq.queue("bench").publish_many([BODY] * 100)
+    before, start = manager.usage()[0], time.monotonic()
+    time.sleep(2 * scale.idle_seconds)
+    used, megabytes = manager.usage()
+    used, wall = used - before, time.monotonic() - start
+    manager.close()
+    return used / wall * 1000, megabytes
+
+
+def percentiles(nanoseconds: Sequence[int]) -> Latency:
+    """Return the median and the slowest but one in a hundred."""
     ordered = sorted(nanoseconds)
     p50, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * part))] / 1e6 for part in (0.5, 0.99))
     return Latency(p50, p99)

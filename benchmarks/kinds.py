@@ -5,21 +5,31 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from managed import Managed
 from ours import Ours
 from peers import HUEY_DELAY, HUEY_MAX_DELAY, LITEQUEUE_POLL, Huey, LiteQueue, PersistQueue
+from postgres import OursOnPostgres, RawPostgres
 from raw import RawFiles, RawSqlite
 from subject import Server, Subject
+from topics import KafkaTopic, RawKafka, RawLog, SqliteTopic
 
 _RAW: dict[str, Callable[[Path], Subject]] = {
     "raw FULL": partial(RawSqlite, synchronous="full"),
     "raw NORMAL": partial(RawSqlite, synchronous="normal"),
     "raw files": RawFiles,
+    "raw psycopg": RawPostgres,
+    "sqlite topic": SqliteTopic,
+    "raw log": RawLog,
+    "kafka topic": KafkaTopic,
+    "raw kafka": RawKafka,
 }
 _QUEUES: dict[str, Callable[[Path], Server]] = {
     "sqlite": partial(Ours, scheme="sqlite"),
     "sqlite durable_acks": partial(Ours, scheme="sqlite", durable_acks=True),
     "files": partial(Ours, scheme="file"),
     "hybrid": partial(Ours, scheme="hybrid"),
+    "mailbox": Managed,
+    "postgres": OursOnPostgres,
     "litequeue": LiteQueue,
     "litequeue FULL": partial(LiteQueue, full=True),
     "persist-queue": PersistQueue,

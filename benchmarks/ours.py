@@ -13,10 +13,13 @@ class Ours:
     """One queue named `bench` of a Pabal store, with its default policy unless told to sync every ack."""
 
     def __init__(self, place: Path, scheme: str, *, durable_acks: bool = False) -> None:
-        self._connection = pabal.connect(f"{scheme}://{place / 'store'}")
-        self._queue = self._connection.queue("bench")
+        self._open(f"{scheme}://{place / 'store'}")
         if durable_acks:
             self._queue.configure(pabal.Policy(durable_acks=True))
+
+    def _open(self, url: str) -> None:
+        self._connection = pabal.connect(url)
+        self._queue = self._connection.queue("bench")
 
     def publish(self) -> None:
         self._queue.publish(BODY)

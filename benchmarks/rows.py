@@ -6,6 +6,7 @@ from typing import NamedTuple
 from contest import Contender, Pair, Work
 from kinds import PEERS, STORES
 from scale import Scale
+from subject import BATCH
 
 BACKLOG_AIM = 1 / 1.5  # a message may cost half as much again
 
@@ -28,6 +29,7 @@ class Section(NamedTuple):
 
     rows: list[Row]
     apart: bool = False
+    kafka: bool = False  # needs a Kafka server
 
 
 def sections(scale: Scale) -> list[Section]:
@@ -46,6 +48,7 @@ def sections(scale: Scale) -> list[Section]:
                 _to_raw("sqlite", Work.TAKE_MANY, "raw NORMAL", None),
             ]
         ),
+        *(Section([_postgres(work)]) for work in (Work.PUBLISH, Work.TAKE, Work.PUBLISH_MANY, Work.TAKE_MANY)),
         Section([_threads()]),
         Section([_files(kind, Work.PUBLISH, 0.80) for kind in ("files", "hybrid")]),
         Section([_files_batch(kind) for kind in ("files", "hybrid")]),
@@ -54,6 +57,12 @@ def sections(scale: Scale) -> list[Section]:
             [_backlog(kind, work, scale.large, scale.small, BACKLOG_AIM) for kind in STORES for work in _ONE_BY_ONE],
             apart=True,
         ),
+        Section([_mailbox(Work.PUBLISH, "raw FULL", None), _mailbox(Work.PUBLISH_CLIENTS, "raw FULL", 0.4)]),
+        Section([_mailbox(Work.PUBLISH_THOUSAND, "sqlite", 0.5)]),
+        Section([_topic("sqlite topic", "raw log", Work.PUBLISH_MANY, 0.6)]),
+        Section([_topic("sqlite topic", "raw log", Work.TAKE_MANY, 0.5)]),
+        Section([_topic("kafka topic", "raw kafka", Work.PUBLISH_MANY, 0.7)], kafka=True),
+        Section([_topic("kafka topic", "raw kafka", Work.TAKE_MANY, 0.7)], kafka=True),
         Section([_backlog("sqlite", Work.TAKE, scale.huge, scale.small, 0.8)], apart=True),
     ]
 
@@ -68,12 +77,30 @@ def _to_raw(kind: str, work: Work, raw: str, aim: float | None) -> Row:
     return Row(f"{kind}: {work.value}, to {raw}", Pair(Contender(kind, work), base), aim, peers, synced)
 
 
+def _postgres(work: Work) -> Row:
+    pair = Pair(Contender("postgres", work), Contender("raw psycopg", work))
+    return Row(f"postgres: {work.value}, to a bare psycopg loop", pair, 0.8)
+
+
 def _threads() -> Row:
     def pair(kind: str) -> Pair:
         return Pair(Contender(kind, Work.PUBLISH_THREADS), Contender(kind, Work.PUBLISH))
 
     peers = {peer: pair("persist-queue threads" if peer == "persist-queue" else peer) for peer in PEERS}
     return Row(f"sqlite: {Work.PUBLISH_THREADS.value}, to one", pair("sqlite"), 3.0, peers, synced=True)
+
+
+def _mailbox(work: Work, base: str, aim: float | None) -> Row:
+    alike = work if base == "sqlite" else Work.PUBLISH
+    told = "the library on the same store" if base == "sqlite" else base
+    return Row(f"mailbox: {work.value}, to {told}", Pair(Contender("mailbox", work), Contender(base, alike)), aim)
+
+
+def _topic(kind: str, raw: str, work: Work, aim: float) -> Row:
+    verb = "append" if work is Work.PUBLISH_MANY else "read"
+    base = "a bare client" if raw == "raw kafka" else f"bare {'inserts' if verb == 'append' else 'selects'}"
+    title = f"{kind}: {verb} {BATCH} per call, to {base}"
+    return Row(title, Pair(Contender(kind, work), Contender(raw, work)), aim)
 
 
 def _files(kind: str, work: Work, aim: float) -> Row:

@@ -13,17 +13,29 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import agents
 import footprint
+import realm
 from contest import Pair, Ratio, contest
 from kinds import PEERS, STORES
 from machine import facts, file_system
 from rows import Section, sections
 from scale import FULL, QUICK, SMOKE, Scale
 from table import Cell, Line, render
+from topics import kafka_server
 
 MEMORY_AIM, LATENCY_AIM, IDLE_AIM = 10.0, 0.7, 1.0
 LATENCY = "publish to receipt in another process, p50 / p99"
 IDLE = "CPU of a sleeping consumer"
+ROUND_TRIP = "mailbox: round trip of a publish"
+MANAGER = "mailbox: an idle manager"
+AGENTS = "ignite: moved in until its agent's command runs"
+AGENTS_AIM = 50.0
+DISPATCHES = "kingdom: events dispatched, files"
+SOLDIERS = "kingdom: moved in until its soldier begins"
+KINGDOM = "kingdom: idle, King and general, CPU"
+DISPATCHES_AIM, SOLDIERS_AIM, KINGDOM_AIM = 500.0, 300.0, 10.0
+P50_AIM, P99_AIM, MANAGER_CPU_AIM, MANAGER_MEMORY_AIM = 2.0, 8.0, 5.0, 60.0
 NOISE = {"MB": 1.0, "ms per s": 0.1}
 
 
@@ -41,7 +53,9 @@ class Run:
         """Measure row by row."""
         for section in sections(self._scale):
             rows = [row for row in section.rows if self._only in row.title]
-            if rows:
+            if rows and section.kafka:
+                yield from self._on_kafka(section._replace(rows=rows))
+            elif rows:
                 yield from self._ratios(section._replace(rows=rows))
         if self._growth:
             title = f"memory at a backlog of {self._scale.large:,} above empty"
@@ -50,6 +64,51 @@ class Run:
             yield from _by_store(LATENCY, "ms", self._latencies(), dict.fromkeys(STORES, LATENCY_AIM))
         if self._only in IDLE:
             yield from _by_store(IDLE, "ms per s", self._idle(), dict.fromkeys(STORES, IDLE_AIM))
+        if self._only in ROUND_TRIP:
+            _tell(ROUND_TRIP)
+            p50, p99 = footprint.round_trip(self._fresh("mailbox-trip"), self._scale)
+            yield _alone(f"{ROUND_TRIP}, p50", p50, P50_AIM, "ms")
+            yield _alone(f"{ROUND_TRIP}, p99", p99, P99_AIM, "ms")
+        if self._only in MANAGER:
+            _tell(MANAGER)
+            used, megabytes = footprint.idle_manager(self._fresh("mailbox-idle"), self._scale)
+            yield _alone(f"{MANAGER}, CPU", used, MANAGER_CPU_AIM, "ms per s")
+            yield _alone(f"{MANAGER}, memory", megabytes, MANAGER_MEMORY_AIM, "MB")
+
+        if self._only in AGENTS:
+            yield from self._agents()
+        yield from self._kingdom()
+
+    def _on_kafka(self, section: Section) -> Iterator[Line]:
+        with kafka_server(self._place) as missing:
+            if missing:
+                yield from (Line(row.title, missing, row.aim) for row in section.rows)
+            else:
+                yield from self._ratios(section)
+
+    def _agents(self) -> Iterator[Line]:
+        for backlog in (0, min(agents.BACKLOG, self._scale.large)):
+            title = f"{AGENTS}, {backlog:,} waiting"
+            _tell(title)
+            found = agents.latency(self._fresh(f"ignite-{backlog}"), self._scale, self._chance, backlog)
+            p50, p99 = (found, found) if isinstance(found, str) else found
+            yield Line(f"{title}, p50", p50, None, lower_is_better=True, unit="ms")
+            yield Line(f"{title}, p99", p99, AGENTS_AIM, lower_is_better=True, unit="ms")
+
+    def _kingdom(self) -> Iterator[Line]:
+        if self._only in DISPATCHES:
+            _tell(DISPATCHES)
+            rate = realm.dispatched(self._fresh("kingdom-dispatch"), self._scale)
+            yield Line(DISPATCHES, rate, DISPATCHES_AIM, unit="per s")
+        if self._only in SOLDIERS:
+            _tell(SOLDIERS)
+            found = realm.latency(self._fresh("kingdom-latency"), self._scale, self._chance)
+            p50, p99 = (found, found) if isinstance(found, str) else found
+            yield Line(f"{SOLDIERS}, p50", p50, None, lower_is_better=True, unit="ms")
+            yield Line(f"{SOLDIERS}, p99", p99, SOLDIERS_AIM, lower_is_better=True, unit="ms")
+        if self._only in KINGDOM:
+            _tell(KINGDOM)
+            yield _alone(KINGDOM, realm.idle(self._fresh("kingdom-idle"), self._scale), KINGDOM_AIM, "ms per s")
 
     def _ratios(self, section: Section) -> Iterator[Line]:
         pairs = [pair for row in section.rows for pair in (row.pair, *row.peers.values())]
@@ -110,6 +169,10 @@ def _by_store(title: str, unit: str, found: Mapping[str, Cell], aims: Mapping[st
                 unit=unit,
                 noise=NOISE.get(unit, 0.0),
             )
+
+
+def _alone(title: str, found: float, aim: float, unit: str) -> Line:
+    return Line(title, found, aim, lower_is_better=True, unit=unit)
 
 
 def _nothing(_places: object) -> None:

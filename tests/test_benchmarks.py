@@ -16,6 +16,10 @@ sqlite durable_acks: lease + ack one at a time, to raw FULL
 sqlite: publish 100 per call, to raw FULL
 sqlite: lease + ack 100 per call, to raw FULL
 sqlite: lease + ack 100 per call, to raw NORMAL
+postgres: publish one at a time, to a bare psycopg loop
+postgres: lease + ack one at a time, to a bare psycopg loop
+postgres: publish 100 per call, to a bare psycopg loop
+postgres: lease + ack 100 per call, to a bare psycopg loop
 sqlite: 16 threads publishing one by one, to one
 files: publish one at a time, to a raw file publish
 hybrid: publish one at a time, to a raw file publish
@@ -30,6 +34,8 @@ files: lease + ack one at a time at a backlog of 40, to 20
 hybrid: publish one at a time at a backlog of 40, to 20
 hybrid: lease + ack one at a time at a backlog of 40, to 20
 sqlite: lease + ack one at a time at a backlog of 60, to 20
+sqlite topic: append 100 per call, to bare inserts
+sqlite topic: read 100 per call, to bare selects
 sqlite: memory at a backlog of 40 above empty, MB
 files: memory at a backlog of 40 above empty, MB
 hybrid: memory at a backlog of 40 above empty, MB
@@ -39,6 +45,21 @@ hybrid: publish to receipt in another process, p50 / p99, ms
 sqlite: CPU of a sleeping consumer, ms per s
 files: CPU of a sleeping consumer, ms per s
 hybrid: CPU of a sleeping consumer, ms per s
+mailbox: publish one at a time, to raw FULL
+mailbox: 8 clients publishing one by one, to raw FULL
+mailbox: publish 1,000 per call, to the library on the same store
+mailbox: round trip of a publish, p50, ms
+mailbox: round trip of a publish, p99, ms
+mailbox: an idle manager, CPU, ms per s
+mailbox: an idle manager, memory, MB
+ignite: moved in until its agent's command runs, 0 waiting, p50, ms
+ignite: moved in until its agent's command runs, 0 waiting, p99, ms
+ignite: moved in until its agent's command runs, 40 waiting, p50, ms
+ignite: moved in until its agent's command runs, 40 waiting, p99, ms
+kingdom: events dispatched, files, per s
+kingdom: moved in until its soldier begins, p50, ms
+kingdom: moved in until its soldier begins, p99, ms
+kingdom: idle, King and general, CPU, ms per s
 """.strip().splitlines()
 
 

@@ -1,0 +1,1 @@
+"""The sentinel: looks outside and turns what it sees into events."""

@@ -1,0 +1,68 @@
+"""Ids that count within a day, `task-20260207-001`, and go on where they were after any crash.
+
+The file holds the last number given away, `20260207:041`, written durably before the first of a block is used: a crash
+leaves a gap, never the same id twice. Any number of processes and threads may share it. If it is lost or damaged, what
+is in the queue says how far the count has come.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pabal.clock import Clock
+from pabal.durable import make_dirs, replace_whole, translated
+
+_KEPT = re.compile(r"(\d{8}):(\d{3,})\s*", re.ASCII)
+
+
+class Sequence:
+    """The ids of one kind. `highest` finds the largest number of a day that is in use, for when the file is lost."""
+
+    def __init__(self, path: Path, prefix: str, clock: Clock, highest: Callable[[str], int]) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._clock = clock
+        self._highest = highest
+        self.block = 1  # so many are reserved at once
+        self._turn = threading.Lock()
+        self._day = ""
+        self._next = self._end = 0
+
+    def take(self, count: int = 1) -> list[str]:
+        """Return ids that nobody had before and nobody else gets."""
+        with self._turn:
+            return [self._take(left) for left in range(count, 0, -1)]
+
+    def _take(self, left: int) -> str:
+        day = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y%m%d")
+        if day != self._day or self._next >= self._end:
+            self._reserve(day, max(self.block, left))
+        self._next += 1
+        return f"{self._prefix}-{day}-{self._next - 1:03}"
+
+    def _reserve(self, day: str, count: int) -> None:
+        with translated(f"counting in {self._path}"):
+            make_dirs(self._path.parent)
+            lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                last = self._last(day)
+                replace_whole(self._path, f"{day}:{last + count:03}\n".encode())
+            finally:
+                os.close(lock)
+        self._day, self._next, self._end = day, last + 1, last + count + 1
+
+    def _last(self, day: str) -> int:
+        try:
+            kept = _KEPT.fullmatch(self._path.read_text("ascii", "replace"))
+        except FileNotFoundError:
+            kept = None
+        if kept is None:
+            return self._highest(f"{self._prefix}-{day}-")
+        return int(kept[2]) if kept[1] == day else 0

@@ -1,0 +1,154 @@
+"""`pabal kingdom`: made, looked at, given generals, held up and let down by its commands."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pabal.kingdom.documents import Event
+from pabal.kingdom.home import Home
+from tests.cli.command import Pabal
+from tests.kingdom.realm import SUCCESS, eventually
+
+
+class Kingdom:
+    """A kingdom and the command, both at one place."""
+
+    def __init__(self, pabal: Pabal, queues: str) -> None:
+        self.pabal = pabal
+        self.root = pabal.place / "kingdom"
+        self("init", *(["--queues", queues] if queues else []))
+
+    def __call__(self, *arguments: str) -> str:
+        return self.pabal.ok("kingdom", *arguments, "--home", str(self.root))
+
+    def fails(self, *arguments: str) -> tuple[int, str]:
+        ran = self.pabal("kingdom", *arguments, "--home", str(self.root))
+        return ran.code, ran.err
+
+    def package(self, name: str = "gen-pr", **fields: object) -> Path:
+        folder = self.pabal.place / name
+        folder.mkdir(exist_ok=True)
+        (folder / "soldier.py").write_text(SUCCESS)
+        manifest = {
+            "name": name,
+            "description": "for a test",
+            "timeout_seconds": 30,
+            "subscribes": ["github.pr.*"],
+            "schedules": [{"name": "daily", "cron": "0 9 * * *", "task_type": "look"}],
+            "command": [sys.executable, str(self.root / "generals" / name / "soldier.py")],
+            **fields,
+        }
+        (folder / "manifest.yaml").write_text(json.dumps(manifest))
+        return folder
+
+    def emit(self, *events: Event) -> None:
+        with Home.open(self.root) as home:
+            home.emit(events)
+
+
+@pytest.fixture(params=["", "sqlite:state/kingdom.db"], ids=["files", "sqlite"])
+def kingdom(pabal: Pabal, request: pytest.FixtureRequest) -> Iterator[Kingdom]:
+    yield Kingdom(pabal, request.param)
+
+
+def test_init_makes_the_tree_and_changes_nothing_that_is_there(kingdom: Kingdom) -> None:
+    (kingdom.root / "config/king.yaml").write_text("concurrency: {max_soldiers: 7}\n")
+    kingdom("init")
+    assert "7" in (kingdom.root / "config/king.yaml").read_text()
+    for folder in ("queue/events/completed", "state/results", "config/generals", "logs", "workspace"):
+        assert (kingdom.root / folder).is_dir(), folder
+
+
+def test_a_folder_without_a_kingdom_is_told(pabal: Pabal) -> None:
+    ran = pabal("kingdom", "status", "--home", str(pabal.place))
+    assert ran.code == 3 and "pabal kingdom init" in ran.err
+
+
+def test_a_mistake_in_the_configuration_ends_with_2_and_names_it(kingdom: Kingdom) -> None:
+    (kingdom.root / "config/king.yaml").write_text("concurrency: {max_soldiers: none}\n")
+    code, told = kingdom.fails("status")
+    assert code == 2 and "king.yaml" in told and "max_soldiers" in told
+
+
+def test_a_general_is_installed_once_and_for_types_that_nobody_has(kingdom: Kingdom) -> None:
+    assert kingdom("install-general", str(kingdom.package())) == "gen-pr: github.pr.*; 1 schedule"
+    assert (kingdom.root / "generals/gen-pr/soldier.py").exists()
+    code, told = kingdom.fails("install-general", str(kingdom.package()))
+    assert code == 2 and "--force" in told
+    kingdom("install-general", "--force", str(kingdom.package(subscribes=["github.pr.*", "a.b"])))
+    code, told = kingdom.fails("install-general", str(kingdom.package("gen-two", subscribes=["a.b"])))
+    assert code == 2 and "claimed by gen-pr" in told
+    kingdom("install-general", str(kingdom.package("gen-three", subscribes=["github.pr.assigned"])))
+
+
+def test_a_package_with_a_bad_cron_line_is_refused(kingdom: Kingdom) -> None:
+    bad = kingdom.package(schedules=[{"name": "daily", "cron": "99 9 * * *", "task_type": "look"}])
+    code, told = kingdom.fails("install-general", str(bad))
+    assert code == 2 and "99 9 * * *" in told
+
+
+def test_a_general_with_tasks_is_not_removed(kingdom: Kingdom) -> None:
+    kingdom("install-general", str(kingdom.package()))
+    task = kingdom("run-schedule", "daily")
+    code, told = kingdom.fails("remove-general", "gen-pr")
+    assert code == 2 and task in told
+    with Home.open(kingdom.root) as home:
+        home.queue("tasks", "gen-pr").lease()[0].ack()
+    assert kingdom("remove-general", "gen-pr") == "gen-pr removed"
+    assert kingdom.fails("remove-general", "gen-pr")[0] == 3
+    assert kingdom.fails("run-schedule", "daily")[0] == 3
+
+
+def test_events_and_tasks_say_why_they_wait(kingdom: Kingdom) -> None:
+    assert kingdom("events") == "none" and kingdom("tasks") == "none"
+    kingdom.emit(Event(id="evt-1", type="github.pr.assigned"))
+    (kingdom.root / "state/resources.json").write_text("")
+    assert "held: orange (state/resources.json cannot be used" in kingdom("events")
+    kingdom("install-general", str(kingdom.package()))
+    task = kingdom("run-schedule", "gen-pr:daily")
+    [line] = kingdom("tasks", "--json").splitlines()
+    document = json.loads(line)
+    assert (document["id"], document["general"], document["why"]) == (task, "gen-pr", "waits for gen-pr")
+    assert kingdom("tasks", "--completed", "--limit", "5") == "none"
+
+
+def test_status_shows_roles_queues_and_problems(kingdom: Kingdom) -> None:
+    kingdom("install-general", str(kingdom.package()))
+    (kingdom.root / "config/generals/bad.yaml").write_text("name: [")
+    shown = kingdom("status")
+    assert "soldiers  0 of 3" in shown and "! skipped: " in shown and "bad.yaml" in shown
+    document = json.loads(kingdom("status", "--json"))
+    assert {role["name"]: role["state"] for role in document["roles"]}["gen-pr"] == "gone"
+    assert document["queues"]["events"]["ready"] == 0 and document["health"] == "green"
+
+
+def test_a_kingdom_goes_up_works_is_diagnosed_and_goes_down(kingdom: Kingdom) -> None:
+    with (kingdom.root / "config/system.yaml").open("a") as file:
+        file.write("roles: [king]\n")
+    kingdom("install-general", str(kingdom.package()))
+    up = kingdom.pabal.start("kingdom", "up", "--home", str(kingdom.root))
+    kingdom.emit(Event(id="evt-1", type="github.pr.assigned"))
+    eventually(lambda: "evt-1" in kingdom("events", "--completed"), lambda: kingdom("logs", "--system"))
+    [line] = kingdom("tasks", "--completed", "--json").splitlines()
+    task = json.loads(line)["id"]
+    found = json.loads(kingdom("doctor", task, "--json"))
+    assert found["result"]["status"] == "success" and found["prompt_bytes"] > 0 and found["soldier"]
+    assert "soldier.spawned" in kingdom("doctor", task) and kingdom("doctor") == "no task failed lately"
+    assert json.loads(kingdom("logs", "--lines", "1").splitlines()[-1])["type"] == "task.completed"
+    assert kingdom("down", "--timeout", "30") == "down"
+    assert up.wait(30) == 0
+    assert kingdom.fails("down")[0] == 3
+    assert kingdom.fails("doctor", "task-20260101-999")[0] == 3
+
+
+def test_the_home_may_come_from_the_variables_of_the_process(kingdom: Kingdom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINGDOM_BASE_DIR", str(kingdom.root))
+    assert kingdom.pabal.ok("kingdom", "events") == "none"
+
+
+def test_an_unknown_role_is_refused(kingdom: Kingdom) -> None:
+    code, told = kingdom.fails("role", "jester")
+    assert code == 2 and "king" in told

@@ -1,0 +1,338 @@
+"""What the envoy says and hears, with Slack's own SDK against a server on this machine."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from pabal.kingdom.envoy.conversations import Conversations
+from pabal.kingdom.envoy.inbound import Inbound
+from pabal.kingdom.envoy.outbound import Outbound
+from pabal.kingdom.envoy.questions import Question, Questions
+from pabal.kingdom.envoy.role import tasks
+from pabal.kingdom.envoy.settings import Asking, Settings, Slack
+from pabal.kingdom.envoy.slack import SlackChat, client
+from pabal.kingdom.envoy.tending import Tending
+from pabal.kingdom.layout import MESSAGES
+from pabal.store import State
+from pabal.testing import ManualClock
+from tests.kingdom.realm import Realm, eventually, saying
+from tests.kingdom.servers import Answer
+from tests.kingdom.slack_server import SlackServer
+
+
+@pytest.fixture
+def slack() -> Iterator[SlackServer]:
+    with closing(SlackServer()) as server:
+        yield server
+
+
+class Envoy:
+    """An envoy in this process, which speaks through the SDK; messages are given to it without a socket."""
+
+    def __init__(self, realm: Realm, slack: SlackServer | None, settings: Settings | None = None) -> None:
+        self.realm = realm
+        settings = settings or Settings()
+        self.questions, self.conversations = Questions(realm.home), Conversations(realm.home)
+        chat = SlackChat(client("xoxb-1", slack.api)) if slack else None
+        self.outbound = Outbound(realm.home, settings, chat, self.conversations, self.questions)
+        self.inbound = Inbound(realm.home, self.conversations, self.questions, chat)
+        self.tending = Tending(realm.home, settings.questions, self.questions, self.conversations)
+
+    def speak(self) -> None:
+        self.outbound.step()
+        while self.outbound.next_due() == 0:
+            self.outbound.step()
+
+    def hear(self, text: str, ts: str, **fields: Any) -> str:
+        return self.inbound.take(
+            {"type": "message", "user": "U1", "channel": "C0MAIN", "text": text, "ts": ts, **fields}
+        )
+
+
+@pytest.fixture
+def envoy(realm: Realm, slack: SlackServer) -> Envoy:
+    return Envoy(realm, slack)
+
+
+def tell(realm: Realm, type: str, content: str, **fields: Any) -> None:
+    realm.home.tell(realm.home.notice(type, content, **fields))
+
+
+def events(realm: Realm) -> list[Any]:
+    return realm.bodies("events")
+
+
+def asking(realm: Realm, kind: str = "text", **context: Any) -> None:
+    realm.general(script=saying(status="needs_human", question="which branch?", kind=kind, **context))
+    realm.event()
+    realm.reign()
+    realm.lead()
+    realm.reign()
+
+
+def test_a_task_has_one_thread_from_its_start_to_its_result(realm: Realm, envoy: Envoy, slack: SlackServer) -> None:
+    realm.general()
+    realm.event()
+    realm.reign()
+    realm.lead()
+    realm.reign()
+    envoy.speak()
+    start, end = slack.posts
+    assert start["text"].startswith("[start] github.pr.assigned") and "thread_ts" not in start
+    assert end["text"].startswith("✅") and end["thread_ts"] == start["ts"] and end["channel"] == "C0MAIN"
+    assert envoy.conversations.thread_of(realm.tasks(State.DONE)[0]["id"]) is None
+    assert realm.notices() == [] and len(realm.bodies(MESSAGES, State.DONE)) == 2
+
+
+def test_a_notice_for_another_channel_goes_there(realm: Realm, envoy: Envoy, slack: SlackServer) -> None:
+    tell(realm, "thread_start", "[start] x", task_id="task-20260101-001")
+    tell(realm, "notification", "told elsewhere", task_id="task-20260101-001", channel="C0TEAM")
+    envoy.speak()
+    assert slack.posts[1]["channel"] == "C0TEAM" and "thread_ts" not in slack.posts[1]
+
+
+def test_a_question_is_asked_in_its_thread_and_the_answer_there_goes_on_with_the_work(
+    realm: Realm, envoy: Envoy, slack: SlackServer
+) -> None:
+    asking(realm)
+    envoy.speak()
+    start, question = slack.posts
+    assert "[question] which branch?" in question["text"] and question["thread_ts"] == start["ts"]
+    reply = {"thread_ts": start["ts"]}
+    id = envoy.hear("main; $(reboot) `x` '\"", "1700000100.000100", **reply)
+    assert id and envoy.hear("main", "1700000100.000100", **reply) == ""  # it came twice
+    [event] = events(realm)
+    assert event["type"] == "slack.thread.reply" and event["id"].startswith(
+        f"evt-slack-reply-{start['ts'].replace('.', '-')}-"
+    )
+    realm.reign()
+    [task] = realm.tasks()
+    assert task["type"] == "resume" and task["payload"]["human_response"] == "main; $(reboot) `x` '\""
+    envoy.speak()
+    assert slack.posts[-1]["thread_ts"] == start["ts"] and "goes on as" in slack.posts[-1]["text"]
+
+
+def test_the_first_answer_closes_a_question_everywhere(realm: Realm, envoy: Envoy, slack: SlackServer) -> None:
+    asking(realm)
+    envoy.speak()
+    [question] = envoy.questions.open()
+    envoy.questions.answer(question.task_id, "main", responder="ann", via="terminal")
+    assert envoy.hear("dev", "1700000100.000100", thread_ts=slack.posts[0]["ts"]) == ""
+    assert len(events(realm)) == 1 and envoy.questions.open() == []
+
+
+def test_an_answer_that_is_no_choice_is_refused_in_the_thread_and_the_question_stays_open(
+    realm: Realm, envoy: Envoy, slack: SlackServer
+) -> None:
+    asking(realm, "choose", options=["main", "dev"])
+    envoy.speak()
+    assert slack.posts[1]["text"].endswith("1. main\n2. dev")
+    reply = {"thread_ts": slack.posts[0]["ts"]}
+    assert envoy.hear("prod", "1700000100.000100", **reply) == ""
+    envoy.speak()
+    assert "1 main, 2 dev" in slack.posts[-1]["text"] and slack.posts[-1]["thread_ts"] == slack.posts[0]["ts"]
+    assert envoy.hear("2", "1700000101.000100", **reply)
+    assert events(realm)[0]["payload"]["text"] == "dev"
+
+
+def test_an_answer_whose_event_was_not_made_before_a_crash_becomes_one_later(
+    realm: Realm, envoy: Envoy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envoy.questions.ask(Question(task_id="task-20260101-001", text="?", asked_at="2026-01-01T00:00:00Z"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Questions, "emit", lambda self, question: (_ for _ in ()).throw(KeyboardInterrupt()))
+        envoy.questions.answer("task-20260101-001", "yes", responder="ann", via="http")
+    assert events(realm) == []
+    for _ in range(2):
+        Tending(realm.home, Asking(reminder_seconds=0), envoy.questions, envoy.conversations).step()
+    assert len(events(realm)) == 1
+
+
+def test_reminders_repeat_and_expiry_is_off_unless_asked_for(realm: Realm, clock: ManualClock) -> None:
+    asking(realm)
+    envoy = Envoy(realm, None)
+    envoy.speak()
+    for _ in range(3):
+        clock.advance(86400)
+        envoy.tending.step()
+        envoy.tending.step()
+    told = [notice["content"] for notice in realm.notices()]
+    assert told == ["[question] still open: which branch?"] * 3
+    assert len(envoy.questions.open()) == 1
+
+
+def test_a_question_with_an_expiry_runs_out_and_takes_no_answer(realm: Realm, clock: ManualClock) -> None:
+    asking(realm)
+    envoy = Envoy(realm, None, Settings(questions=Asking(expire_seconds=3600)))
+    envoy.speak()
+    clock.advance(3601)
+    envoy.tending.step()
+    [question] = envoy.questions.all()
+    assert question.state == "expired" and "ran out" in realm.notices()[0]["content"]
+    with pytest.raises(ValueError, match="ran out"):
+        envoy.questions.answer(question.task_id, "main", responder="ann", via="terminal")
+
+
+def test_direct_messages_and_mentions_become_events_once_and_are_marked(
+    realm: Realm, envoy: Envoy, slack: SlackServer
+) -> None:
+    for _ in range(2):
+        envoy.hear("do it", "1700000001.000200", channel="D1", channel_type="im")
+        envoy.hear("<@U0> do it", "1700000002.000200", type="app_mention")
+    envoy.hear("talk of others", "1700000003.000200", channel_type="channel")
+    envoy.hear("our own", "1700000004.000200", channel_type="im", bot_id="B1")
+    assert {(event["id"], event["type"]) for event in events(realm)} == {
+        ("evt-slack-msg-1700000001-000200", "slack.channel.message"),
+        ("evt-slack-mention-1700000002-000200", "slack.app_mention"),
+    }
+    assert slack.reactions == {("D1", "1700000001.000200", "eyes"), ("C0MAIN", "1700000002.000200", "eyes")}
+
+
+def test_a_conversation_goes_on_until_its_time_is_over(
+    realm: Realm, envoy: Envoy, slack: SlackServer, clock: ManualClock
+) -> None:
+    realm.general(subscribes=["slack.channel.message"])
+    at = f"{int(clock.now())}.000100"
+    envoy.hear("do it", at, channel="D1", channel_type="im")
+    realm.reign()
+    realm.lead()
+    realm.reign()
+    envoy.speak()
+    assert slack.posts[-1]["thread_ts"] == at and ("D1", at, "white_check_mark") in slack.reactions
+    assert ("D1", at, "eyes") not in slack.reactions
+    reply = {"channel": "D1", "channel_type": "im", "thread_ts": at}
+    clock.advance(3000)
+    assert envoy.hear("and more", f"{int(clock.now())}.000100", **reply)
+    realm.reign()
+    assert realm.tasks()[-1]["type"] == "resume" and realm.tasks()[-1]["target_general"] == "gen-pr"
+    clock.advance(3000)  # it was kept going by the reply
+    assert envoy.hear("still there?", f"{int(clock.now())}.000100", **reply)
+    clock.advance(3601)
+    envoy.tending.step()
+    assert envoy.hear("hello?", f"{int(clock.now())}.000100", **reply) == ""
+
+
+def test_the_thread_of_a_task_that_never_ended_is_forgotten_after_a_month(
+    realm: Realm, envoy: Envoy, slack: SlackServer, clock: ManualClock
+) -> None:
+    tell(realm, "thread_start", "[start] x", task_id="task-20260101-001")
+    envoy.speak()
+    envoy.tending.step()
+    assert envoy.conversations.thread_of("task-20260101-001")
+    clock.advance(31 * 86400)
+    envoy.tending.step()
+    assert envoy.conversations.thread_of("task-20260101-001") is None
+
+
+def test_notices_made_by_many_threads_have_ids_of_their_own(realm: Realm) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ids = [notice.id for notice in pool.map(lambda _: realm.home.notice("report", "x"), range(200))]
+    assert len(set(ids)) == 200
+
+
+def test_10_two_replies_within_a_second_are_two_events(realm: Realm, envoy: Envoy, clock: ManualClock) -> None:
+    track = {"reply_context": {"general": "gen-pr"}, "ttl_seconds": 3600}
+    tell(realm, "thread_reply", "hello", thread_ts="1700000000.000001", track_conversation=track)
+    envoy.speak()
+    second = int(clock.now())
+    for _ in range(2):
+        envoy.hear("one", f"{second}.000100", thread_ts="1700000000.000001")
+        envoy.hear("two", f"{second}.000200", thread_ts="1700000000.000001")
+    first = f"evt-slack-reply-1700000000-000001-{second}"
+    assert {event["id"]: event["payload"]["text"] for event in events(realm)} == {
+        first: "one",
+        f"{first}-000200": "two",
+    }
+
+
+def test_8_what_is_said_in_a_chat_is_data_and_calls_nobody(realm: Realm, envoy: Envoy, slack: SlackServer) -> None:
+    tell(realm, "notification", "<!channel> ' ; rm -rf / $(id) \n\0")
+    envoy.speak()
+    assert slack.posts[0]["text"].startswith("&lt;!channel> ' ; rm -rf / $(id)")
+
+
+def test_what_slack_refuses_is_tried_three_times_and_then_lies_in_failed(
+    realm: Realm, envoy: Envoy, slack: SlackServer, clock: ManualClock
+) -> None:
+    tell(realm, "notification", "to nowhere", channel="C0GONE")
+    tell(realm, "notification", "to somewhere")
+    slack.refusal = lambda asked: (
+        Answer(200, {"ok": False, "error": "channel_not_found"}) if b"C0GONE" in asked.body else None
+    )
+    for _ in range(5):
+        envoy.speak()
+        clock.advance(31)
+    assert [post["text"] for post in slack.posts] == ["to somewhere"]
+    assert slack.count("POST") == 4
+    [dead] = realm.home.queue(MESSAGES).browse(State.DEAD)
+    assert dead.failure and "channel_not_found" in dead.failure.reason
+    if realm.home.on_files:
+        assert len(list((realm.root / "queue/messages/failed").glob("msg-*.json"))) == 1
+
+
+def test_a_rate_limit_holds_everything_and_is_no_try(
+    realm: Realm, envoy: Envoy, slack: SlackServer, clock: ManualClock
+) -> None:
+    for number in range(3):
+        tell(realm, "notification", f"number {number}")
+    slack.refusal = lambda asked: Answer(429, {"ok": False, "error": "ratelimited"}, {"Retry-After": "20"})
+    for _ in range(10):
+        envoy.speak()
+        clock.advance(10)
+    assert slack.count("POST") == 5
+    slack.refusal = lambda asked: None
+    clock.advance(20)
+    envoy.speak()
+    assert [post["text"] for post in slack.posts] == ["number 0", "number 1", "number 2"]
+
+
+def test_a_slack_that_cannot_be_reached_loses_nothing(realm: Realm, clock: ManualClock) -> None:
+    gone = SlackServer()
+    gone.close()
+    envoy = Envoy(realm, gone)
+    tell(realm, "notification", "later")
+    for _ in range(8):
+        envoy.speak()
+        clock.advance(11)
+    assert "cannot be reached" in envoy.outbound.problem
+    envoy.outbound.close()
+    assert len(realm.notices()) == 1
+
+
+def test_a_killed_envoy_does_not_wear_a_notice_out(realm: Realm, slack: SlackServer) -> None:
+    from pabal.kingdom.reclaiming import reclaim
+
+    tell(realm, "notification", "said at last")
+    for _ in range(6):
+        assert realm.home.queue(MESSAGES).lease()
+        reclaim(realm.home, MESSAGES)
+    Envoy(realm, slack).speak()
+    assert [post["text"] for post in slack.posts] == ["said at last"]
+
+
+def test_without_slack_notices_are_kept_as_said_and_questions_are_open(realm: Realm) -> None:
+    asking(realm)
+    envoy = Envoy(realm, None)
+    envoy.speak()
+    assert realm.notices() == [] and len(envoy.questions.open()) == 1
+    assert len(realm.journal("message.sent")) == 2
+
+
+def test_socket_mode_acknowledges_what_is_safe_and_hears_questions_answered(realm: Realm, slack: SlackServer) -> None:
+    realm.home.variables = {**realm.variables, "SLACK_BOT_TOKEN": "xoxb-1", "SLACK_APP_TOKEN": "xapp-1"}
+    asking(realm)
+    with ExitStack() as stack:
+        found = tasks(realm.home, Settings(slack=Slack(api=slack.api)), stack)
+        for _ in range(4):
+            for task in found:
+                task.step()
+        eventually(lambda: slack.sockets.connected)
+        envelope = slack.say("main", "1700000100.000100", thread_ts=slack.posts[0]["ts"])
+        eventually(lambda: envelope in slack.sockets.acknowledged)
+        assert [event["payload"]["text"] for event in events(realm)] == ["main"]
+        again = slack.say("hello", "1700000200.000100", channel="D1", channel_type="im")
+        eventually(lambda: again in slack.sockets.acknowledged)
+        assert len(events(realm)) == 2
