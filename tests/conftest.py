@@ -1,6 +1,7 @@
 """Lets tests import one another as `tests.…`, and starts the servers that some of them need."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+# A run that was started in the background has Ctrl-C ignored, and so would every process that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from tests.services.kafka import KafkaServer
