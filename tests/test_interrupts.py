@@ -46,7 +46,7 @@ while time.monotonic() < end:
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
 with pabal.connect(sys.argv[1]) as other:
     left = set()
-    for delivery in other.queue("jobs").consume(wait=3):
+    for delivery in other.queue("jobs").consume(wait=8):  # longer than an interrupted sweep holds what it took over
         left.add(delivery.message.id)
         delivery.ack()
     done = other.queue("jobs").counts()[State.DONE]

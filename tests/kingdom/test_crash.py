@@ -5,6 +5,7 @@ With PABAL_SOAK=1 a thousand events and a hundred kills.
 
 import os
 import random
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ import pytest
 
 from pabal.kingdom.documents import Event
 from pabal.store import State
+from tests.cli.command import wait_until_caught
 from tests.kingdom.realm import Realm, eventually
 
 SOAK = os.environ.get("PABAL_SOAK") == "1"
@@ -56,6 +58,7 @@ def test_every_event_makes_one_completed_task_whoever_is_killed(living: Realm) -
         revive()
         time.sleep(0.2)
     for process in roles.values():
+        wait_until_caught(process.pid, signal.SIGTERM)
         process.terminate()
     assert all(process.wait(60) == 0 for process in roles.values()), (seed, living.log[-3000:])
     check(living, seed)

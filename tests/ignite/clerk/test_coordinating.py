@@ -81,6 +81,7 @@ def test_the_team_goes_on_when_its_memory_was_deleted(workspace: Workspace, cloc
     workspace.close()
     for path in (root / "state").glob("memory.db*"):
         path.unlink()
+    clock.advance(1.0)
     with Workspace.open(root, clock=clock) as again:
         report = {"task_id": "a", "title": "Write a", "status": "success"}
         mail.send(again, sender="ignitian_1", to="coordinator", type="task_completed", body=report, thread_id="g1")
