@@ -10,6 +10,7 @@ from pabal.store import Dead, Done, Draft, Failure, Lease, Outcome, Retry, Settl
 from pabal.testing.history import History, body_hash
 
 FAILED = Failure("NACKED", "for the test")
+AT_ONCE = 100  # leases that one look takes over
 _OPS: dict[type[Verdict], str] = {Done: "ack", Retry: "nack", Dead: "dead"}
 
 
@@ -75,7 +76,7 @@ class Recorder:
 
     def expired(self, queue: str = "jobs") -> list[Lease]:
         since = self._clock.boot()
-        leases = self.store.expired(queue, 100)
+        leases = self.store.expired(queue, AT_ONCE)
         self._leased("expired", leases, since, 0.0)
         return leases
 
@@ -131,10 +132,12 @@ class Recorder:
         self._history.note("extend", phase, seconds=seconds, since=since, **facts)
         return outcome
 
-    def sweep(self, queue: str = "jobs") -> None:
-        """Give back what ran out, as a queue with attempts left does."""
-        for lease in self.expired(queue):
+    def sweep(self, queue: str = "jobs") -> int:
+        """Give back what ran out, as a queue with attempts left does; return how many there were in one look."""
+        leases = self.expired(queue)
+        for lease in leases:
             self.nack(lease)
+        return len(leases)
 
     def revive(self, *ids: str, queue: str = "jobs") -> None:
         for id in ids:
@@ -152,7 +155,8 @@ class Recorder:
     def drain(self) -> None:
         """Let everything come up, deliver and acknowledge it, and write down what is left."""
         for queue in self.store.queues():
-            self.sweep(queue)
+            while self.sweep(queue) == AT_ONCE:
+                pass  # a crowd that was killed in a hurry leaves more leases than one look takes
             while leases := self.lease(100, queue=queue):
                 self.settle(*((lease, Done()) for lease in leases))
         self.survey()
