@@ -3,14 +3,12 @@
 Nothing is lost, nothing comes back, no stale receipt is taken. The server flushes every commit.
 """
 
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,9 @@ import pytest
 from pabal.clock import SystemClock
 from pabal.stores.postgres import PostgresStore
 from pabal.testing.history import History, Report, check_history, read_history
-from pabal.testing.store_place import Child, ack, publish, retry, take_one
 from tests.crash.harness import ROOT, SOAK, one_state_each
 from tests.crash.recorder import Recorder
+from tests.crash.sleepers import check_sleepers
 from tests.services.cutting_proxy import CuttingProxy
 from tests.services.postgres import PostgresServer, running
 
@@ -180,22 +178,5 @@ def test_links_cut_at_random_lose_nothing(postgres: PostgresServer, tmp_path: Pa
 
 
 def test_g5_who_sleeps_through_its_lease_is_told(postgres: PostgresServer) -> None:
-    with postgres.schema() as schema, closing(PostgresStore(postgres.url, schema=schema)) as mine:
-        for n in range(SLEEPS):
-            publish(mine, n)
-
-            def sleep_on_it() -> str:
-                with closing(PostgresStore(postgres.url, schema=schema)) as theirs:
-                    lease = take_one(theirs, seconds=0.05)
-                    os.kill(os.getpid(), signal.SIGSTOP)
-                    return ack(theirs, lease).name
-
-            child = Child(sleep_on_it)
-            os.waitpid(child.pid, os.WUNTRACED)
-            time.sleep(0.06)
-            (over,) = mine.expired("jobs", 10)
-            retry(mine, over)
-            again = take_one(mine)
-            os.kill(child.pid, signal.SIGCONT)
-            assert child.result() == "LOST"
-            assert ack(mine, again).name == "APPLIED"
+    with postgres.schema() as schema:
+        check_sleepers(lambda: PostgresStore(postgres.url, schema=schema), SLEEPS)

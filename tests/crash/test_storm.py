@@ -1,18 +1,14 @@
 """Processes killed at random moments under load, and one that sleeps through its lease: nothing lost, nobody fooled."""
 
-import os
 import random
-import signal
-import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from pabal.clock import SystemClock
-from pabal.testing.store_place import Child, ack, publish, retry, take_one
 from tests.crash.crew import Crew
 from tests.crash.harness import SOAK, judge
+from tests.crash.sleepers import check_sleepers
 from tests.openers import OPENERS
 
 KILLS = 500 if SOAK else 30
@@ -41,22 +37,4 @@ def test_random_kills_under_load_harm_nothing(store: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("store", OPENERS)
 def test_g5_who_sleeps_through_its_lease_is_told(store: str, tmp_path: Path) -> None:
-    with closing(OPENERS[store].open(tmp_path, SystemClock())) as mine:
-        for n in range(SLEEPS):
-            publish(mine, n)
-
-            def sleep_on_it() -> str:
-                with closing(OPENERS[store].open(tmp_path, SystemClock())) as theirs:
-                    lease = take_one(theirs, seconds=0.05)
-                    os.kill(os.getpid(), signal.SIGSTOP)
-                    return ack(theirs, lease).name
-
-            child = Child(sleep_on_it)
-            os.waitpid(child.pid, os.WUNTRACED)
-            time.sleep(0.06)
-            (over,) = mine.expired("jobs", 10)
-            retry(mine, over)
-            again = take_one(mine)
-            os.kill(child.pid, signal.SIGCONT)
-            assert child.result() == "LOST"
-            assert ack(mine, again).name == "APPLIED"
+    check_sleepers(lambda: OPENERS[store].open(tmp_path, SystemClock()), SLEEPS)

@@ -7,6 +7,7 @@ its type needs are refused here, with what was expected.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Required, TypedDict, Unpack
 
 from pabal.codecs.mime import fields
 from pabal.codecs.mime.addresses import Recipients, split
@@ -18,41 +19,27 @@ from pabal.message import Message, check_message, priority_of
 from pabal.store import Draft, Published, Terms
 
 
-def send(
-    workspace: Workspace,
-    *,
-    sender: str,
-    to: str | Sequence[str],
-    type: str,
-    body: Json,
-    cc: str | Sequence[str] = (),
-    priority: str | int = "normal",
-    thread_id: str = "",
-    in_reply_to: str = "",
-    repository: str = "",
-    issue: str = "",
-    headers: Mapping[str, str] | None = None,
-    id: str = "",
-    delay: float = 0.0,
-) -> list[Published]:
+class Letter(TypedDict, total=False):
+    """What a letter says, beside the workspace it is sent in."""
+
+    sender: Required[str]
+    to: Required[str | Sequence[str]]
+    type: Required[str]
+    body: Required[Json]
+    cc: str | Sequence[str]
+    priority: str | int
+    thread_id: str
+    in_reply_to: str
+    repository: str
+    issue: str
+    headers: Mapping[str, str] | None
+    id: str
+    delay: float
+
+
+def send(workspace: Workspace, **letter: Unpack[Letter]) -> list[Published]:
     """Send a message to each recipient; when it returns, every one is on disk. Repeating it with its id is safe."""
-    drafts = compose(
-        workspace,
-        sender=sender,
-        to=to,
-        type=type,
-        body=body,
-        cc=cc,
-        priority=priority,
-        thread_id=thread_id,
-        in_reply_to=in_reply_to,
-        repository=repository,
-        issue=issue,
-        headers=headers,
-        id=id,
-        delay=delay,
-    )
-    return workspace.store.publish(drafts)
+    return workspace.store.publish(compose(workspace, **letter))
 
 
 def compose(

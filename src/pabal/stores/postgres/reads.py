@@ -1,13 +1,12 @@
 """What can be asked of the database without changing it. Pages are found by key, never by offset."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
-from typing import Any
 
-from pabal.errors import InvalidInput
 from pabal.sql.links import Link
 from pabal.store import State
+from pabal.stores.cursors import number_in, split_cursor
 from pabal.stores.postgres.rows import DELAYED, HELD, NUMBERS, READY, STATES, Row
 from pabal.stores.postgres.schema import Schema
 
@@ -66,8 +65,8 @@ class Reads:
         return rows + self._by_time(link, number, HELD, after.removeprefix("held~"), limit - len(rows))
 
     def _ready(self, link: Link, number: int, after: str, limit: int) -> Iterator[Row]:
-        rank, due_at, id = _split(after, 3) if after else ("-1000", "-inf", "")
-        start = (_number(rank, int), _number(due_at, float.fromhex), id)
+        rank, due_at, id = split_cursor(after, 3) if after else ("-1000", "-inf", "")
+        start = (number_in(rank, int), number_in(due_at, float.fromhex), id)
         statement = self._sql(_OF_TARGET)
         pages = [
             link.execute(statement, (number, target, *start, limit)).fetchall()
@@ -83,13 +82,13 @@ class Reads:
             target = found[0] if found else None
 
     def _by_time(self, link: Link, number: int, state: int, after: str, limit: int) -> list[Row]:
-        time, seq = _split(after, 2) if after else ("-inf", "0")
+        time, seq = split_cursor(after, 2) if after else ("-inf", "0")
         statement = _BY_TIME.format(
             columns=COLUMNS,
             time="due_at" if state == DELAYED else "moment",
             term=f"state = {state}" if state < HELD else f"state = {state} and state > 2",
         )
-        values = (number, _number(time, float.fromhex), _number(seq, int), limit)
+        values = (number, number_in(time, float.fromhex), number_in(seq, int), limit)
         rows: list[Row] = link.execute(self._sql(statement), values).fetchall()
         return rows
 
@@ -101,17 +100,3 @@ def cursor_of(row: Row) -> str:
         return f"{rank}~{due_at.hex()}~{id}"
     time = due_at if state == DELAYED else moment
     return f"{'held~' if state == HELD else ''}{time.hex()}~{seq}"
-
-
-def _split(cursor: str, parts: int) -> list[str]:
-    found = cursor.split("~")
-    if len(found) != parts:
-        raise InvalidInput(f"`after` takes the cursor of an entry; found {cursor!r:.80}")
-    return found
-
-
-def _number(text: str, read: Callable[[str], Any]) -> Any:
-    try:
-        return read(text)
-    except ValueError as exc:
-        raise InvalidInput(f"`after` takes the cursor of an entry; found {text!r:.80}") from exc

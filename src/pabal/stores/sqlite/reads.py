@@ -1,17 +1,16 @@
 """What can be asked of the database without changing it. Pages are found by key, never by offset."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-from pabal.errors import InvalidInput
 from pabal.sql.connection import Connection
 from pabal.store import State
+from pabal.stores.cursors import number_in, split_cursor
 from pabal.stores.sqlite.rows import DELAYED, HELD, INFLIGHT, NUMBERS, READY, STATES
 
 Row = tuple[Any, ...]
-T = TypeVar("T")
 
 COLUMNS = "seq, id, state, attempt, due_at, moment, priority, failure, crc, document, token"
 _FIRST, _LAST = float("-inf"), float("inf")
@@ -103,8 +102,8 @@ def cursor_of(row: Row) -> str:
 
 
 def _ready_page(db: Connection, number: int, after: str, limit: int) -> Iterator[Row]:
-    priority, due_at, id = _split(after, 3) if after else ("1000", "-inf", "")
-    start = (_number(priority, int), _number(due_at, float.fromhex), id)
+    priority, due_at, id = split_cursor(after, 3) if after else ("1000", "-inf", "")
+    start = (number_in(priority, int), number_in(due_at, float.fromhex), id)
     pages = [_of_target(db, number, target, start, limit) for target in _targets(db, number)]
     return merge(*pages, key=lambda row: (-row[6], row[4], row[1]))
 
@@ -125,27 +124,13 @@ def _targets(db: Connection, number: int) -> Iterator[str]:
 
 def _page_by_time(db: Connection, number: int, state: int, after: str, limit: int) -> list[Row]:
     column, term = _PAGES.get(state, ("moment", f"state = {state} and state > 2"))
-    time, seq = _split(after, 2) if after else ("-inf", "0")
+    time, seq = split_cursor(after, 2) if after else ("-inf", "0")
     rows: list[Row] = db.execute(
         f"select {COLUMNS} from messages where queue_id = ? and {term} and ({column}, seq) > (?, ?) "
         f"order by {column}, seq limit ?",
-        (number, _number(time, float.fromhex), _number(seq, int), limit),
+        (number, number_in(time, float.fromhex), number_in(seq, int), limit),
     ).fetchall()
     return rows
-
-
-def _split(cursor: str, parts: int) -> list[str]:
-    found = cursor.split("~")
-    if len(found) != parts:
-        raise InvalidInput(f"`after` takes the cursor of an entry; found {cursor!r:.80}")
-    return found
-
-
-def _number(text: str, read: Callable[[str], T]) -> T:
-    try:
-        return read(text)
-    except ValueError as exc:
-        raise InvalidInput(f"`after` takes the cursor of an entry; found {text!r:.80}") from exc
 
 
 _PURGEABLE = """
