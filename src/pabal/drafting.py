@@ -57,14 +57,29 @@ class Drafting:
     def drafts(self, items: Iterable[Json | bytes | Message | Draft], options: Options) -> list[Draft]:
         """Make many: of bodies, to which the options apply, of messages, and of drafts as they are."""
         ruling = self._in_force()
-        said = self._read(options, ruling)
+        given, delay, fields = said = self._read(options, ruling)
+        bodies = list(items)
+        drafted = any(issubclass(kind, (Draft, Message)) for kind in set(map(type, bodies)))
+        if not (drafted or given or ruling.check):
+            return self._plain(bodies, delay, fields, ruling)
         return [
             item
             if isinstance(item, Draft)
             else self._draft_of(item, ruling)
             if isinstance(item, Message)
             else self._draft(item, ruling, *said)
-            for item in items
+            for item in bodies
+        ]
+
+    def _plain(self, bodies: list[Any], delay: float, fields: dict[str, Any], ruling: Ruling) -> list[Draft]:
+        """Make the usual many, bodies that no schema is asked about, with no step twice that one may do for all."""
+        for body in bodies:
+            if type(body) is not bytes:
+                check(body)
+        name, terms = self._name, ruling.terms
+        return [
+            Draft(name, Message(id, body, **fields), delay, False, terms)
+            for id, body in zip(self._ids.many(len(bodies)), bodies, strict=True)
         ]
 
     def _read(self, options: Options, ruling: Ruling) -> tuple[str, float, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Message ids that sort by time (UUIDv7, RFC 9562) and lease tokens that cannot be guessed."""
+"""Ids that sort by time (UUIDv7, RFC 9562, and ULIDs for the chat) and lease tokens that cannot be guessed."""
 
 import os
 import threading
@@ -6,6 +6,10 @@ from random import getrandbits  # seeded by the system, and anew in a forked chi
 
 from pabal.clock import Clock
 
+_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: in the order of their values
+_PAIRS = [first + second for first in _LETTERS for second in _LETTERS]
+_VALUES = {letter: value for value, letter in enumerate(_LETTERS)}
+_NOISE_BITS = 80  # of a ULID, after the milliseconds
 _COUNTER_BITS = 40  # after the milliseconds and before 32 bits of noise: room for counting within a millisecond
 
 
@@ -18,15 +22,50 @@ class IdMaker:
         self._last = 0
 
     def __call__(self) -> str:
+        return self.many(1)[0]
+
+    def many(self, count: int) -> list[str]:
+        """Make the ids of a batch: one look at the clock for all of them."""
         # A random start below a quarter of the range leaves the rest for counting up within the millisecond.
-        stamped = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
+        first = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
         with self._lock:
-            if stamped <= self._last:
-                stamped = self._last + 1
-            self._last = stamped
-        text = (stamped << 32 | getrandbits(32)).to_bytes(15, "big").hex()
+            if first <= self._last:
+                first = self._last + 1
+            self._last = first + count - 1
+        texts = [(stamped << 32 | getrandbits(32)).to_bytes(15, "big").hex() for stamped in range(first, first + count)]
         # 7 is the version; 8 the variant, whose two free bits are left at 0 to keep to whole digits.
-        return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:]}"
+        return [f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:]}" for text in texts]
+
+
+class UlidMaker:
+    """Makes ULIDs that rise strictly within a process, also within a millisecond and when the wall clock steps back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def __call__(self, *, above: str = "") -> str:
+        """Make one that is greater than `above` too, whatever clock that one was made by."""
+        made = int(self._clock.now() * 1000) << _NOISE_BITS | getrandbits(_NOISE_BITS - 1)
+        with self._lock:
+            # One that is lifted above a stranger's is not kept: a clock that is ahead must not infect the others.
+            self._last = made = max(made, self._last + 1)
+        if above:
+            made = max(made, _number(above) + 1)
+        return "".join([_PAIRS[made >> shift & 1023] for shift in range(120, -10, -10)])
+
+
+def ulid_milliseconds(ulid: str) -> int:
+    """Return the time that a ULID carries, in milliseconds since the epoch."""
+    return _number(ulid) >> _NOISE_BITS
+
+
+def _number(ulid: str) -> int:
+    number = 0
+    for letter in ulid:
+        number = number << 5 | _VALUES[letter]
+    return number
 
 
 def new_token() -> str:

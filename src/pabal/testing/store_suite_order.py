@@ -200,6 +200,13 @@ class OrderTests(StorePlace):
         assert take(store, consumer="b") == []
         assert take_one(store, consumer="a").attempt == 2
 
+    def test_g4_acks_in_one_call_let_the_next_of_each_group_come(self, store: Store) -> None:
+        store.publish([draft(f"{group}{n}", group=group) for n in range(2) for group in "xyz"])
+        leases = take(store, 10)
+        assert sorted(bodies(leases)) == ["x0", "y0", "z0"]
+        assert store.settle([Settlement(lease.receipt, Done()) for lease in leases]) == [Outcome.APPLIED] * 3
+        assert sorted(bodies(take(store, 10))) == ["x1", "y1", "z1"]
+
     def test_a_dropped_or_dead_message_of_many_groups_frees_only_its_own(self, store: Store) -> None:
         store.publish([draft(f"{group}{n}", group=group) for n in range(2) for group in "xyz"])
         x, y, _ = sorted(take(store, 10), key=lambda lease: str(lease.message.body))

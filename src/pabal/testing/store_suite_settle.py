@@ -3,7 +3,7 @@
 import pytest
 
 from pabal.errors import TooLarge
-from pabal.store import Dead, Done, Failure, Outcome, Retry, Settlement, State, Store, Terms, Verdict
+from pabal.store import Dead, Done, Failure, Outcome, Receipt, Retry, Settlement, State, Store, Terms, Verdict
 from pabal.testing.clock import ManualClock
 from pabal.testing.store_place import (
     FAILED,
@@ -129,6 +129,19 @@ class SettleTests(StorePlace):
         assert store.settle(settlements) == [applied, applied, applied, applied, repeated, lost]
         found = [state_of(store, f"m-{n}") for n in range(6)]
         assert found == [State.DONE, State.DELAYED, State.DEAD, State.DONE, State.DONE, State.READY]
+
+    def test_many_acks_in_one_call_each_have_their_outcome(self, store: Store, clock: ManualClock) -> None:
+        store.publish([draft(n, id=f"m-{n}") for n in range(5)])
+        stale = take(store, 1, seconds=10)[0]
+        clock.advance(11)
+        retry(store, store.expired(QUEUE, 1)[0])
+        a, b, *rest = [lease.receipt for lease in take(store, 5)]
+        assert store.settle([Settlement(a, Done())]) == [Outcome.APPLIED]
+        receipts = [stale.receipt, a, b, b, *rest, Receipt("nowhere", "m-1", b.token)]
+        found = store.settle([Settlement(receipt, Done()) for receipt in receipts])
+        applied, repeated, lost = Outcome.APPLIED, Outcome.REPEATED, Outcome.LOST
+        assert found == [lost, repeated, applied, repeated, applied, applied, applied, lost]
+        assert count(store, State.DONE) == 5
 
     def test_settling_over_several_queues_in_one_call(self, store: Store) -> None:
         for queue in ("a", "b", "c"):

@@ -78,6 +78,13 @@ begin
   perform pg_notify('pabal.bell', name) from pabal.queues where id = any(numbers);
 end $$;
 
+-- Commit without waiting for the disk. For leases only: a crash of the server may undo the last of them, which brings a
+-- message back sooner; its receipt is then stale. Whatever is settled waits for the disk, and for the lease before it.
+create function pabal.unsynced() returns void language plpgsql as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+end $$;
+
 -- Let the next of a group come up after one of its members has left; say whether it did.
 create function pabal.release(number integer, word text) returns boolean language plpgsql as $$
 declare
@@ -253,6 +260,7 @@ begin
   if consumer <> '' then
     places := pabal.with_own(number, consumer, most, at, places);
   end if;
+  perform pabal.unsynced();
   return query update pabal.messages as m
     set state = 2, attempt = m.attempt + 1, token = under, moment = pabal.steady() + seconds
     where m.ctid = any(places) and m.queue_id = number
@@ -293,6 +301,7 @@ begin
       select from pabal.messages as m where m.queue_id = number and m.state in (0, 1, 3) and m.expires_at <= at
     )
   then
+    perform pabal.unsynced();
     update pabal.messages as m set state = 2, token = under, moment = until + seconds
     where m.ctid = any((
       array(
@@ -322,6 +331,7 @@ begin
     join pabal.messages as m on m.queue_id = told.number and m.id = told.id
     where m.state + 0 = 2 and m.token = told.token order by m.queue_id, m.id for update of m
   ) as mine;
+  perform pabal.unsynced();
   update pabal.messages set moment = pabal.steady() + seconds where ctid = any(places);
   return coalesce(extended, '{}');
 end $$;

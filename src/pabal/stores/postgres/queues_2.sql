@@ -7,7 +7,6 @@ create function pabal.settle(
 ) returns smallint[] language plpgsql as $$
 declare
   at double precision := pabal.wall();
-  places tid[];
   applied bigint[];
   grouped boolean;
   rung integer[];
@@ -22,13 +21,7 @@ begin
       join pabal.messages as m on m.queue_id = told.number and m.id = told.id where m.grp is not null
     ));
   end if;
-  -- Two statements: the second sees whatever the first had to wait for.
-  select array_agg(place), array_agg(ord) into places, applied from (
-    select m.ctid as place, told.ord
-    from unnest(numbers, ids, tokens) with ordinality as told (number, id, token, ord)
-    join pabal.messages as m on m.queue_id = told.number and m.id = told.id
-    where m.state + 0 = 2 and m.token = told.token order by m.queue_id, m.id for update of m
-  ) as mine;
+  -- Rows are locked one after the other in the order of their ids, so that two who settle the same do not deadlock.
   with changed as (
     update pabal.messages as m set
       state = case kinds[ord] when 2 then (case when delays[ord] > 0 then 1 else 0 end) when 3 then 5 else 4 end,
@@ -36,7 +29,10 @@ begin
       due_at = case when kinds[ord] = 2 then at + delays[ord] else m.due_at end,
       failure = case when kinds[ord] = 2 then coalesce(failures[ord], m.failure) else failures[ord] end,
       document = case when kinds[ord] = 0 then null else m.document end
-    from unnest(places, applied) as mine (place, ord) where m.ctid = mine.place
+    from (
+      select * from unnest(numbers, ids, tokens) with ordinality as told (number, id, token, ord) order by number, id
+    ) as told
+    where m.queue_id = told.number and m.id = told.id and m.state + 0 = 2 and m.token = told.token
     returning ord, m.grp is not null as grouped, case when kinds[ord] = 2 then m.queue_id end as rung
   )
   select coalesce(array_agg(ord), '{}'), bool_or(changed.grouped), array_remove(array_agg(changed.rung), null)
@@ -160,10 +156,14 @@ declare
   removed integer;
 begin
   if names is null then
+    -- `state > 2` is what the index of settled messages is known by: looking for old ones costs the same however many.
     chosen := array(
       select unnest(array(
         select m.id from pabal.messages as m
-        where m.queue_id = number and m.state = s and m.moment <= before limit most
+        where m.queue_id = number and m.state = s and m.state > 2 and m.moment <= before limit most
+      ) || array(
+        select m.id from pabal.messages as m
+        where m.queue_id = number and m.state = s and s <= 2 and m.moment <= before limit most
       )) from unnest(among) as s limit most
     );
   else

@@ -27,12 +27,14 @@ class Encoding:
         """
         items: list[Encoded] = []
         documents: list[Document] = []
-        apart = self._bodies.apart
+        encode, apart, name = self._encode, self._bodies.apart, None
         for draft in drafts:
             queue, message, _, given, terms = draft
+            if queue != name:
+                name = check_name(queue)
             if given:
                 check_id(message.id)
-            data = self._encode(message, queue=check_name(queue))
+            data = encode(message, queue=name)
             if len(data) > terms.max_bytes:
                 raise TooLarge(f"{queue} takes {terms.max_bytes} bytes at most; found {len(data)} in {message.id}")
             items.append((draft, data, crc32(data)))

@@ -53,10 +53,8 @@ def insert(
             if limited and terms.max_waiting:
                 batch.count(number, queue, terms.max_waiting)
             until = now + terms.dedup_window if key else None
-        rows.append(
-            (number, state, message.priority, now + delay, now, id, message.target, group, key, until)
-            + (message.expires_at, crc, place)
-        )
+        due, priority, target, ends = now + delay, message.priority, message.target, message.expires_at
+        rows.append((number, state, priority, due, now, id, target, group, key, until, ends, crc, place))
         answers.append(Published(id))
     if batch is not None:
         batch.check_waiting()

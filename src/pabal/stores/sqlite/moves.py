@@ -66,8 +66,7 @@ def held_by(tx: Transaction, number: int, token: str) -> list[Row]:
 
 
 def lease(tx: Transaction, rows: Iterable[Row], token: str, until: float) -> None:
-    for row in rows:
-        tx.run(_LEASE, (token, until, row[0]))
+    tx.many(_LEASE, [(token, until, row[0]) for row in rows])
 
 
 def take_over(

@@ -14,13 +14,16 @@ from pabal.stores.sqlite.rows import DEAD, DELAYED, DONE, HELD, READY, text_of
 
 _CURRENT = "where queue_id = ? and id = ? and state = 2 and token = ?"
 _NAMED = f"{_CURRENT} returning seq, grp"
-_DONE = f"update messages set state = 4, moment = ?, failure = ?, document = null {_NAMED}"
+_DONE_BY = "update messages set state = 4, moment = ?, failure = ?, document = null"
+_DONE = f"{_DONE_BY} {_NAMED}"
+_ACKS = f"{_DONE_BY} {_CURRENT} returning queue_id, id, token, grp"
 _KEEP = f"update messages set state = 4, moment = ?, failure = ? {_NAMED}"
 _DEAD = f"update messages set state = 5, moment = ?, failure = ? {_NAMED}"
 _RETRY = f"update messages set state = ?, due_at = ?, moment = ?, failure = coalesce(?, failure) {_NAMED}"
 _SPENT = f"insert into spent (name) select document from messages {_CURRENT} and typeof(document) = 'text'"
 _FOUND = "select state, token from messages where queue_id = ? and id = ?"
 _ASIDE = "update messages set state = ?, moment = ?, failure = ? where seq = ? and state = 2 and token = ?"
+_PLAIN = Done()
 
 
 class Settling:
@@ -47,11 +50,14 @@ class Settling:
             self._bodies.confirm(self.places)
             self.unused = self.places
         now = self._clock.now()
+        acked = self._ack(tx, now)
         outcomes: list[Outcome] = []
         for place, (receipt, verdict) in enumerate(self._settlements):
             number = self._known.get(receipt.queue)
             if number is None:
                 outcomes.append(Outcome.LOST)
+            elif acked.pop(receipt, False):
+                outcomes.append(Outcome.APPLIED)
             elif changed := self._apply(tx, number, receipt, verdict, now):
                 outcomes.append(Outcome.APPLIED)
                 seq, group = changed[0]
@@ -62,6 +68,23 @@ class Settling:
             else:
                 outcomes.append(_repeated(tx, number, receipt, verdict))
         return outcomes
+
+    def _ack(self, tx: Transaction, now: float) -> dict[Receipt, bool]:
+        """Apply a call of nothing but plain acks, the usual many, in one go; return which were current."""
+        known, settlements = self._known, self._settlements
+        if len(settlements) == 1 or self._bodies.apart or any(verdict != _PLAIN for _, verdict in settlements):
+            return {}
+        rows = [(now, None, known.get(queue), id, token) for (queue, id, token), _ in settlements]
+        names = {row[2]: receipt.queue for row, (receipt, _) in zip(rows, settlements, strict=True)}
+        acked: dict[Receipt, bool] = {}
+        groups = set[tuple[int, str]]()
+        for number, id, token, group in tx.many(_ACKS, rows).fetchall():
+            acked[Receipt(names[number], id, token)] = True
+            if group is not None:
+                groups.add((number, group))
+        for number, group in groups:
+            release(tx, number, names[number], [group])
+        return acked
 
     def _apply(self, tx: Transaction, number: int, receipt: Receipt, verdict: Verdict, now: float) -> list[Row]:
         queue, id, token = receipt
