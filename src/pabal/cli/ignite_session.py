@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
+
+from pabal.cli.anywhere import command_with, option_anywhere
 
 if TYPE_CHECKING:
     from pabal.ignite.workspace import Held, Workspace
@@ -18,31 +19,15 @@ if TYPE_CHECKING:
 DEFAULT_ROOT = ".ignite"
 _ROOT = "pabal.ignite.root"
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.meta[_ROOT] = value
-
-
-root_option = click.option(
+root_option = option_anywhere(
+    _ROOT,
     "--root",
     metavar="DIR",
-    expose_value=False,
-    callback=_remember,
     help=f"The workspace. Else IGNITE_ROOT, else {DEFAULT_ROOT}.",
 )
 
 
-def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command that takes `--root`."""
-
-    def make(function: Callable[..., Any]) -> click.Command:
-        made: click.Command = click.command(name)(root_option(function))
-        return made
-
-    return make
+command = command_with(root_option)
 
 
 def current_root() -> Path:

@@ -6,42 +6,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
+
+from pabal.cli.anywhere import command_with, option_anywhere
 
 if TYPE_CHECKING:
     from pabal.kingdom.home import Home
 
 _HOME = "pabal.kingdom.home"
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.meta[_HOME] = value
-
-
-home_option = click.option(
+home_option = option_anywhere(
+    _HOME,
     "--home",
     metavar="DIR",
-    expose_value=False,
-    callback=_remember,
     help="The kingdom. Else KINGDOM_BASE_DIR, else this folder.",
 )
 
 
-def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command that takes `--home`."""
-
-    def make(function: Callable[..., Any]) -> click.Command:
-        made: click.Command = click.command(name)(home_option(function))
-        return made
-
-    return make
+command = command_with(home_option)
 
 
 def current_home() -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from pabal.cli.anywhere import option_anywhere
 from pabal.cli.session import json_option
 from pabal.connect import connect, parse_url
 
@@ -31,11 +32,6 @@ class Asked(Protocol):
     def ask(self, command: str, payload: Mapping[str, Any] | None = None, *, timeout: float = ...) -> Any: ...
 
 
-def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    if value is not None:
-        ctx.meta[f"{_KEY}{param.name}"] = value
-
-
 def _said(name: str, default: Any = None) -> Any:
     return click.get_current_context().meta.get(f"{_KEY}{name}", default)
 
@@ -43,35 +39,31 @@ def _said(name: str, default: Any = None) -> Any:
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that may stand before or after the verb; the later one counts."""
     options = (
-        click.option(
+        option_anywhere(
+            _KEY + "ipc_root",
             "--ipc-root",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
-            expose_value=False,
-            callback=_remember,
             help="The mailbox. By default ./ipc if it is there, else .pabal/ipc.",
         ),
-        click.option(
+        option_anywhere(
+            _KEY + "timeout",
             "--timeout",
             type=click.IntRange(min=1),
             metavar="MS",
-            expose_value=False,
-            callback=_remember,
             help=f"How long to wait for an answer, in milliseconds. By default {TIMEOUT}.",
         ),
-        click.option(
+        option_anywhere(
+            _KEY + "client_id",
             "--client-id",
             metavar="NAME",
-            expose_value=False,
-            callback=_remember,
             help="Who asks. By default a name made from the process id.",
         ),
-        click.option(
+        option_anywhere(
+            _KEY + "direct",
             "--url",
             "direct",
             metavar="URL",
-            expose_value=False,
-            callback=_remember,
             help="Ask this store itself, without a manager.",
         ),
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, TypeVar
 
 import click
 
+from pabal.cli.anywhere import F, command_with, option_anywhere
 from pabal.connect import Connection, connect
 from pabal.errors import PabalError, QueueUnknown
 from pabal.names import check_name
@@ -20,21 +20,13 @@ from pabal.queue import Queue
 DEFAULT_URL = "sqlite:.pabal/pabal.db"
 _URL = "pabal.url"
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.meta[_URL] = value
-
 
 def url_option(*, envvar: str | None = None) -> Callable[[F], F]:
-    return click.option(
+    return option_anywhere(
+        _URL,
         "--url",
         metavar="URL",
         envvar=envvar,
-        expose_value=False,
-        callback=_remember,
         help="The store: sqlite:PATH, file:DIR, hybrid:DIR or postgresql://HOST/DB. Else PABAL_URL, else "
         + DEFAULT_URL
         + ".",
@@ -59,14 +51,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
         return []
 
 
-def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command that takes `--url`."""
-
-    def make(function: Callable[..., Any]) -> click.Command:
-        made: click.Command = click.command(name)(url_option()(function))
-        return made
-
-    return make
+command = command_with(url_option())
 
 
 queue_argument = click.argument("queue", metavar="QUEUE", callback=_checked, shell_complete=_complete)

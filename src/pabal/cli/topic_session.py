@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, TypeVar
 
 import click
 
 from pabal.appending import Topic
+from pabal.cli.anywhere import F, option_anywhere
 from pabal.cli.session import DEFAULT_URL
 from pabal.connect_topics import TopicConnection, connect_topics
 from pabal.errors import PabalError, TopicUnknown
@@ -17,21 +17,13 @@ from pabal.topic import check_topic
 
 _TOPICS = "pabal.topics"
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.meta[_TOPICS] = value
-
 
 def topics_option(*, envvar: str | None = None) -> Callable[[F], F]:
-    return click.option(
+    return option_anywhere(
+        _TOPICS,
         "--topics",
         metavar="URL",
         envvar=envvar,
-        expose_value=False,
-        callback=_remember,
         help="Where topics are: sqlite:PATH or kafka://HOST:PORT. Else PABAL_TOPICS, else " + DEFAULT_URL + ".",
     )
 
