@@ -23,7 +23,7 @@ G5   A stale receipt is LOST and changes nothing, follow-ups included. Repeating
 G6   The same dedup key within its window, also after ack, returns the first id and stores nothing. An id given by the
      caller is its own dedup key.
 G7   A message is in exactly one state at every crash point.
-G8   Attempts never go down by themselves (a power cut may forget the last leases).
+G8   Attempts never go down by themselves (what undoes leases, see G1, may forget the last).
 G9   Full disk: publish raises StoreFull; lease and settle still work. I/O error: StoreFailed, and the handle makes no
      further promises until reopened.
 G10  Damaged or unreadable input is set aside as corrupt with its reason; browse gives its bytes; all else is served.

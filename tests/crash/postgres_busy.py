@@ -31,10 +31,10 @@ class Patient(Recorder):
             except Uncertain:
                 continue
 
-    def settle(self, *settlements: tuple[Lease, Verdict], durable: bool = False) -> list[Outcome]:
+    def settle(self, *settlements: tuple[Lease, Verdict], durable: bool = True) -> list[Outcome]:
         while True:
             try:
-                return super().settle(*settlements, durable=durable)
+                return super().settle(*settlements, durable=True)  # no crash of this server undoes a verdict
             except Uncertain:
                 continue
 

@@ -139,10 +139,13 @@ def test_random_kills_of_clients_harm_nothing(postgres: PostgresServer, tmp_path
 
 @pytest.mark.timeout(1800)
 def test_a_server_killed_and_restarted_under_load_loses_nothing(server: PostgresServer, tmp_path: Path) -> None:
+    history = History(tmp_path / "server.jsonl", clock=SystemClock())
+
     def harm(crew: Crew) -> None:
         for number in range(SERVER_CRASHES):
             crew.work(0.5, 2.0)
             server.kill() if number % 4 else server.stop()
+            history.note("cut")  # the last leases may be undone, which the judge allows for, and nothing else
             server.start()
         crew.work(1.0, 2.0)
 
