@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from footprint import Latency, percentiles
+from pabal.kingdom.config import ROLES
 from pabal.kingdom.home import Home
 from pabal.kingdom.king.dispatch import Dispatch
 from pabal.kingdom.king.role import tasks
@@ -82,13 +83,12 @@ def latency(place: Path, scale: Scale, chance: random.Random) -> Latency | str:
 
 
 def idle(place: Path, scale: Scale) -> float:
-    """Return the CPU milliseconds per second of a King, a general and what holds them, with nothing to do."""
+    """Return the CPU milliseconds per second of six roles and what holds them, with nothing to do."""
     root = made(place)
-    with (root / "config/system.yaml").open("a") as file:
-        file.write("roles: [king]\n")
+    (root / "config/generals/gen-other.yaml").write_text(_MANIFEST.replace("bench", "other"))
     up = subprocess.Popen([*_UP, str(root)], stdout=subprocess.DEVNULL, env=dict(os.environ))
     try:
-        beats = [root / f"state/{role}/heartbeat" for role in ("king", "gen-bench")]
+        beats = [root / f"state/{role}/heartbeat" for role in (*ROLES, "gen-bench", "gen-other")]
         end = time.monotonic() + scale.fill_seconds
         while not all(beat.exists() for beat in beats) and time.monotonic() < end:
             time.sleep(0.05)

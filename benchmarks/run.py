@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import agents
+import chat
 import footprint
 import realm
 from contest import Pair, Ratio, contest
@@ -33,7 +34,11 @@ AGENTS = "ignite: moved in until its agent's command runs"
 AGENTS_AIM = 50.0
 DISPATCHES = "kingdom: events dispatched, files"
 SOLDIERS = "kingdom: moved in until its soldier begins"
-KINGDOM = "kingdom: idle, King and general, CPU"
+KINGDOM = "kingdom: idle, six roles, CPU"
+CHAT = "chat: sent until another client has it"
+CHAT_RATE = "chat: messages through, to a bare python-socketio echo"
+CHAT_ROOM = "chat: one room, until the last socket has a message"
+CHAT_AIM, CHAT_RATE_AIM, CHAT_ROOM_AIM = 25.0, 0.5, 500.0
 DISPATCHES_AIM, SOLDIERS_AIM, KINGDOM_AIM = 500.0, 300.0, 10.0
 P50_AIM, P99_AIM, MANAGER_CPU_AIM, MANAGER_MEMORY_AIM = 2.0, 8.0, 5.0, 60.0
 NOISE = {"MB": 1.0, "ms per s": 0.1}
@@ -78,6 +83,7 @@ class Run:
         if self._only in AGENTS:
             yield from self._agents()
         yield from self._kingdom()
+        yield from self._chat()
 
     def _on_kafka(self, section: Section) -> Iterator[Line]:
         with kafka_server(self._place) as missing:
@@ -109,6 +115,22 @@ class Run:
         if self._only in KINGDOM:
             _tell(KINGDOM)
             yield _alone(KINGDOM, realm.idle(self._fresh("kingdom-idle"), self._scale), KINGDOM_AIM, "ms per s")
+
+    def _chat(self) -> Iterator[Line]:
+        if self._only in CHAT:
+            _tell(CHAT)
+            found = chat.latency(self._fresh("chat-latency"), self._scale, self._chance)
+            p50, p99 = (found, found) if isinstance(found, str) else found
+            yield Line(f"{CHAT}, p50", p50, CHAT_AIM, lower_is_better=True, unit="ms")
+            yield Line(f"{CHAT}, p99", p99, None, lower_is_better=True, unit="ms")
+        if self._only in CHAT_RATE:
+            _tell(CHAT_RATE)
+            yield Line(CHAT_RATE, chat.rate(self._fresh("chat-rate"), self._scale, self._chance), CHAT_RATE_AIM)
+        if self._only in CHAT_ROOM:
+            _tell(CHAT_ROOM)
+            count = min(chat.SOCKETS, self._scale.large)
+            worst = chat.crowded(self._fresh("chat-room"), self._scale)
+            yield Line(f"{CHAT_ROOM}, worst of {count:,}", worst, CHAT_ROOM_AIM, lower_is_better=True, unit="ms")
 
     def _ratios(self, section: Section) -> Iterator[Line]:
         pairs = [pair for row in section.rows for pair in (row.pair, *row.peers.values())]

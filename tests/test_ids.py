@@ -3,7 +3,7 @@
 import uuid
 
 from pabal.clock import SystemClock
-from pabal.ids import IdMaker, new_token
+from pabal.ids import IdMaker, UlidMaker, new_token, ulid_milliseconds
 from pabal.testing import ManualClock
 
 
@@ -35,6 +35,33 @@ def test_ids_carry_the_time() -> None:
 def test_two_makers_never_agree() -> None:
     clock = ManualClock()
     assert len({IdMaker(clock)() for _ in range(1000)}) == 1000
+
+
+def test_ulids_have_26_letters_and_carry_the_time() -> None:
+    clock = ManualClock()
+    made = UlidMaker(clock)()
+    assert len(made) == 26 and set(made) <= set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+    assert ulid_milliseconds(made) == int(clock.now() * 1000)
+    assert ulid_milliseconds("01ARZ3NDEKTSV4RRFFQ69G5FAV") == 1469922850259
+
+
+def test_ulids_rise_within_a_millisecond_and_when_the_wall_clock_steps_back() -> None:
+    clock = ManualClock()
+    make = UlidMaker(clock)
+    made = [make() for _ in range(10_000)]
+    clock.step_wall(-3600)
+    made.append(make())
+    assert made == sorted(set(made))
+
+
+def test_a_ulid_is_above_one_of_a_clock_that_is_ahead_and_the_next_one_is_not_infected() -> None:
+    here, ahead = ManualClock(), ManualClock()
+    ahead.step_wall(3600)
+    make, theirs = UlidMaker(here), UlidMaker(ahead)()
+    above = make(above=theirs)
+    assert theirs < above < make(above=above)
+    assert make() < theirs
+    assert make(above="01ARZ3NDEKZZZZZZZZZZZZZZZZ") > "01ARZ3NDEKZZZZZZZZZZZZZZZZ"
 
 
 def test_tokens_are_fresh_and_fit_a_file_name() -> None:

@@ -5,7 +5,7 @@ from pabal.clock import Clock, SystemClock
 from pabal.codec import Codec
 from pabal.connect import Connection, connect
 from pabal.connect_topics import TopicConnection, connect_topics
-from pabal.consuming import Consumer, Received, consumer
+from pabal.consuming import Consumer, consumer
 from pabal.delivery import Delivery
 from pabal.errors import (
     DecodeError,
@@ -22,6 +22,7 @@ from pabal.errors import (
     TopicUnknown,
     Uncertain,
 )
+from pabal.handling import Received, Refusal
 from pabal.message import Message
 from pabal.policy import Backoff, DeadLetterPolicy, Policy, RetryPolicy
 from pabal.queue import Queue
@@ -57,6 +58,7 @@ __all__ = [
     "Receipt",
     "Received",
     "Record",
+    "Refusal",
     "RetryPolicy",
     "State",
     "Store",

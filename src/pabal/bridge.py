@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pabal.appending import Topic
-from pabal.consuming import Consumer, Handler, Received, consumer
+from pabal.consuming import Consumer, consumer
 from pabal.delivery import Delivery
 from pabal.errors import InvalidName, Outage, QueueFull, StoreError
+from pabal.handling import Handler, Received
 from pabal.message import Message
 from pabal.names import check_id
 from pabal.queue import Queue

@@ -8,14 +8,16 @@ PabalError
 │   ├── DuplicateKey  InvalidText  NotUtf8  NotJson  TooManyHeaders  InvalidHeader
 │   ├── NotMime  MissingHeader  DuplicateHeader  InvalidDate  InvalidEncoding
 │   ├── NotYaml  InvalidKey  AliasNotAllowed  UnsafeTag  UnknownType
-│   └── InvalidRequest  InvalidDeadline
+│   ├── InvalidRequest  InvalidDeadline
+│   └── EmailTaken
 ├── UnsafeFile: a file in a spool or mailbox that is never opened as a message
 │   └── NotARegularFile  LinkedFile  WrongOwner  UnsafeMode
 ├── DecodeError: bytes that are not a message; carries them
 ├── QueueUnknown  QueueFull  MessageUnknown
 ├── TopicUnknown  GroupBusy
+├── RoomUnknown  UserUnknown  NotMember: the chat's; nothing was changed
 ├── Fenced: the partition has another owner; nothing was changed
-├── Outage: raised by a handler: what it needs is down, and that is no failure of the message
+├── Outage: what a handler, or the chat, needs is down, and that is no failure of the message
 ├── SenderMismatch  MailboxFull  DeadlinePassed: a request that the manager did not take up
 ├── Refused: the manager's answer to a request was no; carries the protocol's code
 ├── ManagerRunning: another manager has this data root
@@ -175,6 +177,10 @@ class InvalidDeadline(InvalidInput):
     pass
 
 
+class EmailTaken(InvalidInput):
+    """There is a user of this email; nothing was written."""
+
+
 class UnsafeFile(PabalError):
     pass
 
@@ -224,12 +230,24 @@ class GroupBusy(PabalError):
     """The group has live members, whose offsets nobody else may set; nothing was changed."""
 
 
+class RoomUnknown(PabalError):
+    """There is no room of this id."""
+
+
+class UserUnknown(PabalError):
+    """There is no user of this id."""
+
+
+class NotMember(PabalError):
+    """The user is no member of this room; nothing was changed."""
+
+
 class Fenced(PabalError):
     """This member's partition has been given to another; nothing was committed."""
 
 
 class Outage(PabalError):
-    """Raised by a handler: what it needs is down. That is not a try; the record waits and is handled later."""
+    """What a handler, or the chat, needs is down. That is not a try; the record waits and is handled later."""
 
 
 class SenderMismatch(PabalError):

@@ -8,9 +8,10 @@ import pytest
 
 from pabal.appending import Topic
 from pabal.connect_topics import TopicConnection
-from pabal.consuming import Consumer, Received, consumer
+from pabal.consuming import Consumer, consumer
 from pabal.dead_records import dead_of, dlq_of, replay, waiting
 from pabal.errors import InvalidInput, Outage, ValidationFailed
+from pabal.handling import Received
 from pabal.policy import Backoff, RetryPolicy
 from pabal.topic import NewRecord
 

@@ -59,6 +59,44 @@ def test_t9_who_appends_trims_now_and_then(topics: SqliteTopics, clock: ManualCl
     assert end == 5 and first >= 3
 
 
+def test_t9_who_appends_goes_by_what_another_process_said(tmp_path: Path, clock: ManualClock) -> None:
+    with closing(SqliteTopics(tmp_path / "t.db", clock=clock)) as ours:
+        ours.create("log", Shape(1))
+        append(ours, "log", "old")
+        with closing(SqliteTopics(tmp_path / "t.db", clock=clock)) as theirs:
+            theirs.retain("log", max_age=60.0)
+        clock.advance(100)
+        append(ours, "log", "new")
+        assert ours.bounds("log") == [Bounds(1, 2)]
+
+
+def test_t9_less_is_kept_at_once(topics: SqliteTopics) -> None:
+    topics.create("log", Shape(1))
+    topics.append("log", [NewRecord(b"x" * 100) for _ in range(25)])
+    topics.retain("log", max_bytes=1000)
+    assert topics.bounds("log") == [Bounds(15, 25)]
+
+
+def test_a_file_without_notes_gets_them(tmp_path: Path) -> None:
+    import apsw
+
+    with closing(SqliteTopics(tmp_path / "t.db")) as topics:
+        topics.create("log", Shape(1))
+        append(topics, "log", 1, 2, 3)
+        with closing(topics.join("log", "g")) as member:
+            commit(member, take(member, 3)[:1])
+    connection = apsw.Connection(str(tmp_path / "t.db"))
+    connection.execute(
+        "alter table topic_shares drop column note; update meta set value = 1 where key = 'schema.topics'"
+    )
+    connection.close()
+    with closing(SqliteTopics(tmp_path / "t.db")) as topics:
+        for wanted in ("", "noted"):
+            with closing(topics.join("log", "g")) as member:
+                assert numbers(take(member, 2)) == [2, 3] and member.note(0) == wanted
+                member.commit({0: 1}, {0: "noted"})
+
+
 def test_times_of_a_partition_rise_when_the_clock_steps_back(topics: SqliteTopics, clock: ManualClock) -> None:
     topics.create("log", Shape(1))
     append(topics, "log", "a")

@@ -86,6 +86,16 @@ def undone(exc: SqliteError) -> bool:
     return isinstance(exc, apsw.FullError | apsw.BusyError)
 
 
+def refused_values(exc: BaseException) -> bool:
+    """Say whether a sound database will not take what a statement brought."""
+    return isinstance(exc, Conflict) or (isinstance(exc, StoreFailed) and isinstance(exc.__cause__, _HARMLESS))
+
+
+def enforce_keys(connection: Connection) -> None:
+    """Check foreign keys on this connection, also if it is in a transaction already."""
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
+
+
 def own_fault(exc: BaseException) -> bool:
     """Say whether this came from the caller's work, and not from the database that all of them share."""
     return isinstance(exc, Conflict) or (isinstance(exc, Exception) and not isinstance(exc, apsw.Error))

@@ -20,13 +20,14 @@ except ModuleNotFoundError as exc:
     raise ExtraMissing("stores on PostgreSQL need psycopg: pip install 'pabal[postgres]'") from exc
 
 ANSWER_SECONDS = 60.0
+_OF_ANSWER = 5 / 6
 _CONNECT_SECONDS = 5
 _LEAST_VERSION = 140_000  # knows how to end the statement of a client that has gone
 # The table is small at first and its statistics are old by the time it is large: plans must not depend on them.
 _SETTINGS = """
 select set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
   set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
-  set_config('client_min_messages', 'error', false), set_config('statement_timeout', '50s', false),
+  set_config('client_min_messages', 'error', false), set_config('statement_timeout', %s, false),
   set_config('client_connection_check_interval', '1s', false),
   set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on'
     else current_setting('synchronous_commit') end, false),
@@ -52,10 +53,10 @@ class Rule(Exception):
 class Link(psycopg.Connection[Any]):
     """One connection, on which no statement is waited for without end. `started` tells it from others of its pid."""
 
-    pid, started = 0, ""
+    pid, started, answer = 0, "", ANSWER_SECONDS
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
+        return super().wait(gen, interval, self.answer if timeout is None else timeout)
 
     def words(self) -> list[str] | None:
         """Return what was heard on the channels listened to, without waiting; None if the link is broken."""
@@ -69,8 +70,11 @@ class Link(psycopg.Connection[Any]):
         return words if self.pgconn.status == psycopg.pq.ConnStatus.OK else None
 
 
-def connect(url: str, place: str) -> Link:
-    """Return a new connection; raise Unreached if there is none to be had now, StoreRefused if never."""
+def connect(url: str, place: str, answer: float = ANSWER_SECONDS) -> Link:
+    """Return a new connection on which an answer is awaited for so many seconds.
+
+    Raise Unreached if there is none to be had now, StoreRefused if never.
+    """
     try:
         link = Link.connect(
             url,
@@ -90,7 +94,9 @@ def connect(url: str, place: str) -> Link:
     try:
         link._pool = None  # as psycopg's own pool says that a program may end without closing it
         link.pid = link.pgconn.backend_pid
-        link.started = (link.execute(_SETTINGS).fetchone() or ("",))[-1]
+        link.answer = answer
+        limit = f"{round(answer * _OF_ANSWER * 1000)}ms"  # the server gives up first, and says so
+        link.started = (link.execute(_SETTINGS, (limit,)).fetchone() or ("",))[-1]
     except psycopg.Error as exc:
         hang_up(link)
         raise Unreached(told(exc)) from exc

@@ -3,7 +3,7 @@
 - A statement is a transaction of its own. Cut off in the middle, it may or may not have been committed: work that can
   be repeated is repeated on a new connection, other work raises Uncertain.
 - No call waits for ever: a server that cannot be reached is tried for `patience` seconds, an answer is awaited for
-  `links.ANSWER_SECONDS`, and both end in an error.
+  `answer` seconds, and both end in an error.
 - No connection is used in two processes: a forked child starts with none.
 """
 
@@ -28,7 +28,7 @@ from pabal.errors import (
     Uncertain,
 )
 from pabal.sql.forks import survive_fork
-from pabal.sql.links import Link, Rule, Unreached, connect, hang_up, place_of, readable, rule_of, told
+from pabal.sql.links import ANSWER_SECONDS, Link, Rule, Unreached, connect, hang_up, place_of, readable, rule_of, told
 
 T = TypeVar("T")
 
@@ -41,14 +41,16 @@ select pg_terminate_backend(pid, 5000) from pg_stat_activity
 where pid = %s and backend_start = %s::timestamptz and usename = current_user"""
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "25P03"})
 _REPEAT = frozenset({"40001", "40P01", "55P03"})
+_VALUES = frozenset({"22", "23", "54", "P0"})  # classes: data, constraints, limits, what a trigger refuses
 _TEXT = frozenset({"22021", "22P05"})
 
 
 class Server:
     """A database of a server, as one process uses it. Threads may share it."""
 
-    def __init__(self, url: str, *, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, url: str, *, patience: float = PATIENCE_SECONDS, answer: float = ANSWER_SECONDS) -> None:
         self._url = url
+        self._answer = answer
         self.place = place_of(url)
         self._patience = patience
         self._closed = False
@@ -118,7 +120,7 @@ class Server:
 
     def connect(self) -> Link:
         """Return a new connection, that is the caller's to close."""
-        return connect(self._url, self.place)
+        return connect(self._url, self.place, self._answer)
 
     def require_usable(self) -> None:
         """Raise StoreClosed if this was closed."""
@@ -197,6 +199,14 @@ class _Cut(Exception):
 
 class _Clash(Exception):
     """The server undid it for the sake of another transaction."""
+
+
+def refused_values(exc: BaseException) -> bool:
+    """Say whether the server, while it works as it should, will not take what a statement brought."""
+    cause = exc.__cause__
+    if not isinstance(exc, StoreFailed) or not isinstance(cause, psycopg.Error):
+        return False
+    return cause.sqlstate[:2] in _VALUES if cause.sqlstate else isinstance(cause, psycopg.DataError)
 
 
 @contextmanager

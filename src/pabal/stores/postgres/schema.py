@@ -16,12 +16,14 @@ _META = "create table if not exists pabal.meta (key text primary key, value text
 
 
 class Schema:
-    """The schema that holds a store, and SQL written for `pabal.` turned to it."""
+    """The schema that holds the tables of a component, and SQL written for `pabal.` turned to it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, component: str = "queues") -> None:
         if not _NAME.fullmatch(name):
             raise InvalidUrl(f"schema must be a small letter and up to 40 of a-z, 0-9 and _; found {name!r:.60}")
         self.name = name
+        self._component = component
+        self._key = f"schema.{component}"
         self.bell = f"{name}.bell"
         self._turned: dict[str, LiteralString] = {}
 
@@ -37,12 +39,12 @@ class Schema:
         found = link.execute("select to_regclass(%s) is not null", (f"{self.name}.meta",)).fetchone()
         if not (found and found[0]):
             return 0
-        row = link.execute(self("select value from pabal.meta where key = 'schema.queues'")).fetchone()
+        row = link.execute(self("select value from pabal.meta where key = %s"), (self._key,)).fetchone()
         return int(row[0]) if row else 0
 
     def migrate(self, link: Link, package: str) -> None:
         """Bring the tables to the newest version; refuse a newer one than this release knows."""
-        known = steps("queues", package)
+        known = steps(self._component, package)
         newest = max(known)
         if self._require(self.version(link), newest) == newest:
             return
@@ -53,13 +55,14 @@ class Schema:
             for number in range(self._require(self.version(link), newest) + 1, newest + 1):
                 link.execute(self(known[number]))
             link.execute(
-                self("insert into pabal.meta values ('schema.queues', %s) on conflict (key) do update set value = %s"),
-                (str(newest), str(newest)),
+                self("insert into pabal.meta values (%s, %s) on conflict (key) do update set value = excluded.value"),
+                (self._key, str(newest)),
             )
 
     def _require(self, found: int, newest: int) -> int:
         if found > newest:
             raise StoreRefused(
-                f"the database has schema {found} of queues; this release knows {newest}: upgrade pabal to open it"
+                f"the database has schema {found} of {self._component}; "
+                f"this release knows {newest}: upgrade pabal to open it"
             )
         return found

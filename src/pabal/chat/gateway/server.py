@@ -1,0 +1,130 @@
+"""The Socket.IO server: python-socketio, with JSON by msgspec, and no patience for what no client of ours sends."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import engineio
+import msgspec
+import socketio
+
+from pabal.chat.gateway.limits import Limits
+from pabal.chat.gateway.origins import Origins
+
+PING_SECONDS, PONG_SECONDS = 25, 20
+# A client that talks nonsense must not fill our log: it is cut off, and that is all.
+_QUIET = logging.getLogger("pabal.chat.wire")
+_QUIET.setLevel(logging.CRITICAL + 1)
+
+
+class _Json:
+    """The two functions of a JSON module that python-socketio calls."""
+
+    _encode = msgspec.json.Encoder().encode
+    _decode = msgspec.json.Decoder().decode
+
+    @classmethod
+    def dumps(cls, value: object, **options: object) -> str:
+        return cls._encode(value).decode()
+
+    @classmethod
+    def loads(cls, text: str | bytes, **options: object) -> Any:
+        try:
+            return cls._decode(text)
+        except (msgspec.DecodeError, UnicodeError) as exc:
+            raise ValueError(str(exc)) from exc
+
+
+class _Rooms(socketio.AsyncManager):  # type: ignore[misc]  # the package carries no types
+    """Emits to a room without a task for each of its sockets: the packet is made once and put into their queues."""
+
+    async def emit(
+        self,
+        event: str,
+        data: object,
+        namespace: str,
+        room: str | list[str] | None = None,
+        skip_sid: str | list[str] | None = None,
+        callback: object = None,
+        to: str | list[str] | None = None,
+        **more: object,
+    ) -> None:
+        made = self.server.packet_class(socketio.packet.EVENT, namespace=namespace, data=[event, data])
+        packet = engineio.packet.Packet(engineio.packet.MESSAGE, made.encode())
+        skipped = {skip_sid} if isinstance(skip_sid, str) else set(skip_sid or ())
+        sockets = self.server.eio.sockets
+        for sid, connection in self.get_participants(namespace, to or room):
+            socket = sockets.get(connection)
+            if sid not in skipped and socket is not None and not socket.closed:
+                socket.queue.put_nowait(packet)
+
+
+class Server(socketio.AsyncServer):  # type: ignore[misc]  # the package carries no types
+    """Cuts off who sends packets that cannot be read, or bytes, which no event of ours takes."""
+
+    def __init__(self, limits: Limits, origins: Origins) -> None:
+        super().__init__(
+            client_manager=_Rooms(),
+            async_mode="asgi",
+            json=_Json,
+            logger=_QUIET,
+            engineio_logger=_QUIET,
+            max_http_buffer_size=limits.frame,
+            ping_interval=PING_SECONDS,
+            ping_timeout=PONG_SECONDS,
+            cors_allowed_origins=lambda origin, request: origins.origin_allowed(origin, request.get("HTTP_HOST", "")),
+            cors_credentials=False,
+            http_compression=False,
+        )
+
+    async def _handle_eio_message(self, eio_sid: str, data: object) -> None:
+        try:
+            if not isinstance(data, str) or data[:1] in ("5", "6"):  # a packet with bytes in it
+                raise ValueError("bytes")
+            await super()._handle_eio_message(eio_sid, data)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            await self.cut_off(eio_sid)
+
+    async def _handle_event(self, eio_sid: str, namespace: str | None, id: int | None, data: list[object]) -> None:
+        # The library would run the handlers of its own two events for whoever emits these names.
+        if not isinstance(data[0], str) or data[0] in self.reserved_events:
+            raise ValueError("no event of a client")
+        await super()._handle_event(eio_sid, namespace, id, data)
+
+    async def cut_off(self, eio_sid: str, *, at_once: bool = False) -> None:
+        """Close a connection after what waits for it was sent, or at once, without waiting for its client."""
+        socket = self.eio.sockets.get(eio_sid)
+        if socket is None:
+            return
+        while at_once and not socket.queue.empty():
+            socket.queue.get_nowait()
+        await socket.close(wait=False)
+        socket.queue.put_nowait(None)  # ends who writes to it, and that closes the wire
+
+    def count_in(self, room: str) -> int:
+        """Return how many sockets of this gateway are in a room."""
+        return len(self.manager.rooms.get("/", {}).get(room, ()))
+
+    def behind(self, sid: str) -> int:
+        """Return how many packets wait to be taken by a socket."""
+        socket = self.eio.sockets.get(self.connection_of(sid))
+        return 0 if socket is None else int(socket.queue.qsize())
+
+    def connection_of(self, sid: str) -> str:
+        """Return the connection under a socket; '' if it is gone."""
+        return self.manager.eio_sid_from_sid(sid, "/") or ""
+
+    def strangers(self) -> list[str]:
+        """Return the connections that have not logged in."""
+        return [eio for eio in self.eio.sockets if self.manager.sid_from_eio_sid(eio, "/") is None]
+
+
+def room_name(room_id: str) -> str:
+    """Name the Socket.IO room of the sockets that joined a room."""
+    return f"room:{room_id}"
+
+
+def user_name(user_id: str) -> str:
+    """Name the Socket.IO room of a user's sockets."""
+    return f"user:{user_id}"

@@ -1,0 +1,157 @@
+"""Storing messages: places, ids, read marks and outbox rows of a whole batch in a few statements.
+
+The rows of the rooms concerned are locked first, in the order of their ids, and until the commit: so the places in a
+room are given in the order of commit, and two workers never wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pabal.chat.events import Kind, MessageCreated, MessagePersisted, at_milliseconds, encode
+from pabal.chat.ledger import users
+from pabal.chat.ledger.contract import Outgoing, Rejected, Stored, User
+from pabal.chat.ledger.messages import COLUMNS, move_mark, stored
+from pabal.chat.ledger.session import LOCK, Session, flat, places
+from pabal.ids import ulid_milliseconds
+
+NO_ROOM = "there is no such room"
+NO_SENDER = "there is no such user"
+NO_MEMBER = "the sender is not a member of the room"
+
+Key = tuple[str, str, str]  # room, sender, clientMsgId
+MakeUlid = Callable[..., str]
+
+
+@dataclass
+class Place:
+    """Where a room stands while its messages are added."""
+
+    sequence: int
+    last_id: str
+    added: list[Stored] = field(default_factory=list)
+
+    def add(self, event: MessageCreated, make_ulid: MakeUlid) -> Stored:
+        self.sequence += 1
+        self.last_id = make_ulid(above=self.last_id)
+        made = Stored(
+            self.last_id,
+            event.room_id,
+            self.sequence,
+            event.sender_id,
+            event.client_msg_id,
+            event.message_type,
+            event.content,
+            at_milliseconds(ulid_milliseconds(self.last_id)),
+        )
+        self.added.append(made)
+        return made
+
+
+def persist(db: Session, events: Sequence[MessageCreated], make_ulid: MakeUlid) -> list[Stored | Rejected]:
+    """Store what is new, in order, and say what became of each."""
+    rooms = _lock(db, sorted({event.room_id for event in events}))
+    there = _there(db, sorted({_key(event) for event in events}))
+    marks = _marks(db, sorted({(event.room_id, event.sender_id) for event in events}))
+    servers = users.by_ids(db, {event.sender_id for event in events if event.message_type is Kind.SYSTEM})
+    answers: list[Stored | Rejected] = []
+    for event in events:
+        answer: Stored | Rejected | None = there.get(_key(event))
+        if answer is None:
+            reason = _objection(event, rooms, marks, servers)
+            if reason:
+                answer = Rejected(event, reason)
+            else:
+                answer = there[_key(event)] = rooms[event.room_id].add(event, make_ulid)
+                _follow(marks, answer)
+        answers.append(answer)
+    _write(db, rooms, marks)
+    return answers
+
+
+def outbox(db: Session, limit: int) -> list[Outgoing]:
+    rows = db.rows("select number, room_id, event from pabal.outbox order by number limit ?", (limit,))
+    return [Outgoing(number, room, bytes(event)) for number, room, event in rows]
+
+
+def sent(db: Session, numbers: Sequence[int]) -> None:
+    db.many("delete from pabal.outbox where number = ?", [(number,) for number in numbers])
+
+
+def _key(event: MessageCreated) -> Key:
+    return event.room_id, event.sender_id, event.client_msg_id
+
+
+def _objection(
+    event: MessageCreated, rooms: dict[str, Place], marks: dict[tuple[str, str], int], servers: dict[str, User]
+) -> str:
+    if event.room_id not in rooms:
+        return NO_ROOM
+    if event.message_type is Kind.SYSTEM:
+        return "" if event.sender_id in servers else NO_SENDER
+    return "" if (event.room_id, event.sender_id) in marks else NO_MEMBER
+
+
+def _follow(marks: dict[tuple[str, str], int], made: Stored) -> None:
+    """Count a message as read by its sender, if the sender has read all before it."""
+    whose = made.room_id, made.sender_id
+    if marks.get(whose) == made.sequence - 1:
+        marks[whose] = made.sequence
+
+
+def _lock(db: Session, ids: list[str]) -> dict[str, Place]:
+    rows = db.rows(
+        f"select id, last_sequence, last_message_id from pabal.rooms where id in {places(len(ids), 1)} "
+        f"order by id {LOCK}",
+        ids,
+    )
+    return {id: Place(sequence, last or "") for id, sequence, last in rows}
+
+
+def _there(db: Session, keys: list[Key]) -> dict[Key, Stored]:
+    rows = db.rows(
+        f"select {COLUMNS} from pabal.messages where (room_id, sender_id, client_msg_id) in {places(len(keys), 3)}",
+        flat(keys),
+    )
+    return {(found.room_id, found.sender_id, found.client_msg_id): found for found in map(stored, rows)}
+
+
+def _marks(db: Session, keys: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    rows = db.rows(
+        "select room_id, user_id, last_read_sequence from pabal.room_members "
+        f"where (room_id, user_id) in {places(len(keys), 2)}",
+        flat(keys),
+    )
+    return {(room, user): read for room, user, read in rows}
+
+
+def _write(db: Session, rooms: dict[str, Place], marks: dict[tuple[str, str], int]) -> None:
+    changed = {id: place for id, place in rooms.items() if place.added}
+    added = [made for place in changed.values() for made in place.added]
+    db.many(
+        f"insert into pabal.messages ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(*made[:5], made.type.value, made.content, ulid_milliseconds(made.id)) for made in added],
+    )
+    db.many("insert into pabal.outbox (room_id, event) values (?, ?)", [(m.room_id, _event(m)) for m in added])
+    db.many(
+        "update pabal.rooms set last_sequence = ?, last_message_id = ?, last_message_at = ? where id = ?",
+        [(place.sequence, place.last_id, ulid_milliseconds(place.last_id), id) for id, place in changed.items()],
+    )
+    whose = {(made.room_id, made.sender_id) for made in added} & marks.keys()
+    move_mark(db, [(marks[key], *key, marks[key]) for key in sorted(whose)])
+
+
+def _event(made: Stored) -> bytes:
+    return encode(
+        MessagePersisted(
+            message_id=made.id,
+            room_id=made.room_id,
+            sequence=made.sequence,
+            sender_id=made.sender_id,
+            client_msg_id=made.client_msg_id,
+            message_type=made.type,
+            content=made.content,
+            created_at=made.created_at,
+        )
+    )

@@ -1,0 +1,107 @@
+"""The ledger's database as a SQLite file, which queues and topics may share.
+
+A handle that had to be given up after an I/O error is opened anew by the next call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pabal.chat.ledger.session import LOCK, Row, Session
+from pabal.errors import Outage, StoreClosed, StoreError, StoreFailed
+from pabal.sql.connection import Connection, enforce_keys, refused_values
+from pabal.sql.migrate import migrate
+from pabal.sql.sqlite import Database
+from pabal.sql.writer import Transaction
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 2.0
+
+
+class SqliteSession:
+    def __init__(self, run: Callable[..., Any], many: Callable[..., Any]) -> None:
+        self._run = run
+        self._many = many
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        found: list[Row] = self._run(_here(statement), tuple(values)).fetchall()
+        return found
+
+    def many(self, statement: str, rows: Sequence[Row]) -> None:
+        if rows:
+            self._many(_here(statement), rows)
+
+
+class SqliteEngine:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mutex = threading.Lock()
+        self._database: Database | None = None
+        self._closed = False
+
+    def write(self, work: Callable[[Session], T], *, durable: bool = True) -> T:
+        def run(tx: Transaction) -> T:
+            return work(SqliteSession(tx.run, tx.many))
+
+        # What need not be durable makes room.
+        return self._answer(lambda: self._usable().write(run, durable=durable, essential=not durable))
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        def run(connection: Connection) -> T:
+            return work(SqliteSession(connection.execute, connection.executemany))
+
+        return self._answer(lambda: self._usable().read(run))
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            if self._database is not None:
+                self._database.close()
+
+    def _usable(self) -> Database:
+        with self._mutex:
+            if self._closed:
+                raise StoreClosed(f"{self._path} was closed")
+            if self._database is not None:
+                try:
+                    self._database.require_usable()
+                except StoreFailed:
+                    self._database.close()
+                    self._database = None
+            if self._database is None:
+                self._database = Database(self._path, prepare=_prepare, committed=lambda rings: None, busy=BUSY_SECONDS)
+            return self._database
+
+    def _answer(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except StoreError as exc:
+            if self._closed or refused_values(exc):
+                raise
+            raise Outage(f"the chat's database does not answer: {exc}") from exc
+        except Exception as exc:
+            if refused_values(exc):
+                raise StoreFailed(f"{exc} in {self._path}") from exc
+            raise
+
+
+def _prepare(connection: Connection) -> None:
+    enforce_keys(connection)
+    migrate(connection, "chat_sqlite", "pabal.chat.ledger")
+
+
+def _here(statement: str) -> str:
+    turned = _TURNED.get(statement)
+    if turned is None:
+        turned = statement.replace("pabal.", "chat_").replace(LOCK, "")
+        if len(_TURNED) < _MOST:
+            _TURNED[statement] = turned
+    return turned
+
+
+_TURNED: dict[str, str] = {}
+_MOST = 1000
