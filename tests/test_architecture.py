@@ -22,8 +22,12 @@ CORE = {
     "queue",
     "worker",
     "moving",
+    "passing",
     "appending",
     "dead_records",
+    "caution",
+    "lanes",
+    "handling",
     "consuming",
     "bridge",
 }
@@ -44,8 +48,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": VALUES | CONTRACTS | {"codecs"},
     "runtime": VALUES | CONTRACTS | PRIMITIVES,
     "manager": VALUES | CONTRACTS | PRIMITIVES | CORE | {"mailbox", "connect", "runtime"},
-    "ignite": VALUES | CONTRACTS | PRIMITIVES | CORE | {"codecs", "stores", "sql", "runtime"},
+    "ignite": VALUES | CONTRACTS | PRIMITIVES | CORE | {"codecs", "stores", "sql", "connect", "runtime"},
     "kingdom": VALUES | CONTRACTS | PRIMITIVES | CORE | {"codecs", "stores", "connect", "runtime"},
+    "chat": VALUES | CONTRACTS | PRIMITIVES | CORE | {"connect_topics", "sql", "stores", "runtime"},
     "cli": VALUES
     | CONTRACTS
     | PRIMITIVES
@@ -59,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "manager",
         "ignite",
         "kingdom",
+        "chat",
         "__init__",
         "connect_topics",
     },
@@ -67,8 +73,15 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Each third-party package and the parts that may import it.
 THIRD_PARTY: dict[str, set[str]] = {
-    "msgspec": VALUES | CONTRACTS | {"codecs", "schema", "runtime", "manager", "mailbox", "ignite", "kingdom"},
+    "msgspec": VALUES | CONTRACTS | {"codecs", "schema", "runtime", "manager", "mailbox", "ignite", "kingdom", "chat"},
     "psutil": {"runtime"},
+    "starlette": {"chat"},
+    "uvicorn": {"chat"},
+    "socketio": {"chat"},
+    "engineio": {"chat"},
+    "argon2": {"chat"},
+    "jwt": {"chat"},
+    "PIL": {"chat"},
     "httpx2": {"ignite", "kingdom"},
     "slack_sdk": {"kingdom"},
     "cronsim": {"kingdom"},

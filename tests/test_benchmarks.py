@@ -59,7 +59,11 @@ ignite: moved in until its agent's command runs, 40 waiting, p99, ms
 kingdom: events dispatched, files, per s
 kingdom: moved in until its soldier begins, p50, ms
 kingdom: moved in until its soldier begins, p99, ms
-kingdom: idle, King and general, CPU, ms per s
+kingdom: idle, six roles, CPU, ms per s
+chat: sent until another client has it, p50, ms
+chat: sent until another client has it, p99, ms
+chat: messages through, to a bare python-socketio echo
+chat: one room, until the last socket has a message, worst of 40, ms
 """.strip().splitlines()
 
 

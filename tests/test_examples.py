@@ -19,6 +19,7 @@ from pabal.ignite.clerk.values import Status
 from pabal.ignite.workspace import Workspace
 from pabal.store import State
 from tests.cli.command import COMMAND
+from tests.services.postgres import PostgresServer
 from tests.test_docs import blocks_of, commands_of, matches, run
 
 TEAM = Path(__file__).parent.parent / "examples" / "ignite-team"
@@ -107,6 +108,20 @@ def test_the_ignite_team_takes_a_goal_to_an_evaluated_result(place: Path) -> Non
         assert server.end(signal.SIGTERM) == 0
         tries = {task.task_id: task.tries for task in Desk(workspace.memory.database).tasks()}
         assert tries["chapter_2"] == 2  # it was sent back once
+
+
+def test_the_ignite_team_works_with_its_mail_on_a_server(place: Path, postgres: PostgresServer) -> None:
+    team = place / ".ignite" / "team.yaml"
+    with postgres.schema() as schema:
+        team.write_text(f"{team.read_text()}\nqueues: {postgres.url}?schema={schema}\n")
+        with Workspace.open(place / ".ignite") as workspace:
+            workspace.prepare()
+            body = {"goal": "a guide"}
+            mail.send(workspace, sender="user", to="leader", type="user_goal", body=body, thread_id="goal")
+            server = Server(place)
+            assert reached(place, 150)
+            check_outcome(place, workspace)
+            assert server.end(signal.SIGTERM) == 0
 
 
 def test_the_ignite_team_reaches_its_goal_though_all_of_it_is_killed_again_and_again(place: Path) -> None:

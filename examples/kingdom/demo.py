@@ -44,7 +44,8 @@ def prepare(home: Path, github: Github) -> None:
     pabal(home, "init")
     repository = home.parent / "repositories/town/relay"
     repository.mkdir(parents=True)
-    (repository / "horses.txt").write_text("two\n")
+    for name, text in {"horses.txt": "two\n", "couriers.txt": "one\n"}.items():
+        (repository / name).write_text(text)
     who = ("-c", "user.name=demo", "-c", "user.email=demo@example.org")
     for command in (("init",), ("add", "."), (*who, "commit", "-m", "first")):
         subprocess.run(

@@ -46,6 +46,10 @@ class Topic:
             del self.schema
         return made
 
+    def retain(self, *, max_age: float | None = None, max_bytes: int | None = None) -> None:
+        """Change what each partition keeps, in seconds and bytes, 0 for no limit; None leaves a limit as it is."""
+        self.topics.retain(self.name, max_age=max_age, max_bytes=max_bytes)
+
     @cached_property
     def schema(self) -> dict[str, Any] | None:
         """The JSON Schema that the topic carries, or None."""

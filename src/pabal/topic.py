@@ -20,6 +20,8 @@ T8   A member that reads, handles, commits and then reads again sees nothing twi
      silent for its session.
 T9   Retention by age or size removes the oldest records of a partition only, and never moves an offset.
 T10  A record that was damaged on disk comes with its `fault` and is never passed off as whole.
+T11  A commit carries a note, which stands until the next commit and is found by whoever takes the partition over. The
+     consumer writes down there what it begins: a record that ends its process each time is found out and set aside.
 
 Drivers take and give bytes: what a value means is for those above.
 """
@@ -36,9 +38,11 @@ from pabal.errors import InvalidInput, TooLarge
 from pabal.names import check_name
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+NO_NOTES: Mapping[int, str] = MappingProxyType({})
 MAX_PARTITIONS = 10_000
 MAX_KEY = 1024  # characters
 MAX_VALUE = 1 << 20  # bytes: what a Kafka server takes unless told otherwise
+MAX_NOTE = 1000  # characters: in bytes not more than a Kafka server takes unless told otherwise
 DEFAULT_SESSION = 10.0
 DEFAULT_PATIENCE = 300.0
 
@@ -76,7 +80,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Shape(NamedTuple):
-    """What a topic is made with. `max_age` (seconds) and `max_bytes` limit what each partition keeps; 0 is no limit."""
+    """How a topic is cut. `max_age` (seconds) and `max_bytes` limit what each partition keeps; 0 is no limit."""
 
     partitions: int = 1
     max_age: float = 0.0
@@ -119,8 +123,15 @@ class Member(Protocol):
         """
         ...
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Say for each partition which offset comes next. Fenced if one of them is not this member's any more."""
+    def commit(self, offsets: Mapping[int, int], notes: Mapping[int, str] = NO_NOTES) -> None:
+        """Say for each partition which offset comes next. Fenced if one of them is not this member's any more.
+
+        `notes` has the note of a partition, '' where it has none. An offset behind what is committed changes neither.
+        """
+        ...
+
+    def note(self, partition: int) -> str:
+        """Return the note that stood at a partition when this member took it over; '' if there was none."""
         ...
 
     def seek(self, partition: int, offset: int) -> None:
@@ -154,7 +165,11 @@ class Topics(Protocol):
         ...
 
     def shape(self, topic: str) -> Shape:
-        """Return what the topic was made with; TopicUnknown if there is none."""
+        """Return the topic's partitions and what it keeps; TopicUnknown if there is none."""
+        ...
+
+    def retain(self, topic: str, *, max_age: float | None = None, max_bytes: int | None = None) -> None:
+        """Change what the topic keeps, for every process that uses it; None leaves a limit as it is."""
         ...
 
     def append(self, topic: str, records: Sequence[NewRecord]) -> list[Position]:
@@ -223,6 +238,15 @@ def check_shape(shape: Shape) -> Shape:
     if not 0 <= max_age < float("inf") or not 0 <= max_bytes < 1 << 62:
         raise InvalidInput(f"max_age and max_bytes must be 0 or more; found {max_age!r:.40} and {max_bytes!r:.40}")
     return shape
+
+
+def check_notes(offsets: Mapping[int, int], notes: Mapping[int, str]) -> None:
+    """Raise the InvalidInput that names the first note that no driver could take."""
+    for partition, text in notes.items():
+        if partition not in offsets:
+            raise InvalidInput(f"a note goes with an offset; found one for partition {partition!r:.40} alone")
+        if len(text) > MAX_NOTE:
+            raise TooLarge(f"a note has at most {MAX_NOTE} characters; found {len(text)}")
 
 
 def check_partition(topic: str, partition: int, count: int) -> int:

@@ -10,8 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,6 @@ def crew(place: Place, folder: Path) -> Iterator[Crew]:
         yield found
     finally:
         found.end()
-
-
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something is true."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "that never came true"
-        time.sleep(0.05)
 
 
 def main(topics_url: str, db_url: str, name: str, death: str, heartbeat: str) -> None:

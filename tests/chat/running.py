@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
+
+from tests.waiting import until
 
 PABAL = [sys.executable, "-c", "from pabal.cli.main import main; main()"]
 PASSWORD = "a long password"
@@ -149,11 +151,3 @@ class Person:
     def _good(self, response: httpx2.Response) -> Any:
         assert response.is_success, response.text
         return response.json()
-
-
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never held"
-        time.sleep(0.02)

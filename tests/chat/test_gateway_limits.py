@@ -103,7 +103,19 @@ async def test_an_event_before_login_is_not_heard_and_who_never_logs_in_is_cut_o
 
 @played
 @pytest.mark.parametrize(
-    "packet", ["42{", "42", "4z", '451-["sendMessage",{"_placeholder":true,"num":0}]', "42" + "[" * 500]
+    "packet",
+    [
+        "",
+        "x",
+        "\u00b2",
+        "42{",
+        "42",
+        "42[5]",
+        "42[{}]",
+        "4z",
+        '451-["sendMessage",{"_placeholder":true,"num":0}]',
+        "42" + "[" * 500,
+    ],
 )
 async def test_what_is_no_packet_ends_the_connection(site: Site, packet: str) -> None:
     ann = site.person()
@@ -114,6 +126,22 @@ async def test_what_is_no_packet_ends_the_connection(site: Site, packet: str) ->
             await closed(wire)
         async with ann.socket(gateway) as a:
             assert (await a.ask("heartbeat", {}))["success"]
+
+
+@played
+@pytest.mark.parametrize("event", ['["disconnect","left"]', '["connect",{},{"token":"x"}]', '["connect"]'])
+async def test_who_emits_an_event_of_the_server_itself_is_cut_off_and_forgotten(site: Site, event: str) -> None:
+    ann, bob = site.person("ann"), site.person("bob")
+    room = site.room(ann, bob)
+    with site.gateway(sockets_per_user=1) as gateway:
+        async with raw(gateway) as wire, ann.socket(gateway, room) as a:
+            await logged_in(wire, bob.token)
+            await wire.send("42" + json.dumps(["joinRoom", {"roomId": room}]))
+            await wire.send(f"42{event}")
+            await closed(wire)
+            assert (await a.send(room, "not for who feigned to be gone"))["status"] == "ACCEPTED"
+            async with bob.socket(gateway, room, lastSequence=0) as b:  # the place of the first one is free
+                await b.until_texts(1)
 
 
 @played

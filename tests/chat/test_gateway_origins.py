@@ -41,7 +41,7 @@ async def test_a_page_from_elsewhere_may_not_call_unless_it_is_listed(embedded_s
     with embedded_site.gateway(origins=Origins(origins=(friend,))) as gateway:
         url = f"ws://127.0.0.1:{gateway.port}/socket.io/?EIO=4&transport=websocket"
         async with ann.rest(gateway) as http:
-            for origin in ("https://evil.example.org", "null", "http://127.0.0.1:1", f"{friend}.evil.org"):
+            for origin in ("https://evil.example.org", "null", "http://127.0.0.1:1", f"{friend}.evil.org", "http://["):
                 answer = await http.get("/me", headers={"Origin": origin})
                 assert answer.status_code == 403 and answer.json()["error"]["code"] == "OriginRefused", origin
                 assert "access-control-allow-origin" not in answer.headers

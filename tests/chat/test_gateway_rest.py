@@ -62,7 +62,7 @@ async def test_what_is_wrong_with_a_body_is_named_field_by_field(site: Site) -> 
             for name in ("", "   ", "x" * 101, 7, None, "a\x00b"):
                 assert issues(await http.post("/rooms", json={"name": name})) == ["name"]
             assert issues(await http.post("/rooms", json={"name": "x", "open": "yes"})) == ["open"]
-            for data in (b"{", b"\xff", b'"\\ud800"'):
+            for data in (b"{", b"\xff", b'"\\ud800"', b"[" * 60_000):
                 assert code(await http.post("/rooms", content=data)) == (400, "InvalidInput")
             assert code(await http.post("/rooms", json=[])) == (400, "InvalidInput")
             large = await http.post("/rooms", content=json.dumps({"name": "x" * 70_000}))
@@ -244,6 +244,8 @@ async def test_rooms_and_members_come_in_pages(site: Site) -> None:
                     break
                 query["after"] = page["next"]
             assert sorted(members) == sorted([ann.email, *(other.email for other in others)])
+            for after in ("nonsense", "\x00"):
+                assert issues(await http.get(f"/rooms/{rooms[0]}/members", params={"after": after})) == ["after"]
 
 
 @played
@@ -281,3 +283,19 @@ async def test_a_register_that_is_repeated_at_once_makes_one_user(site: Site) ->
             account = {"email": "same@example.org", "password": "long enough"}
             answers = await asyncio.gather(*(http.post("/auth/register", json=account) for _ in range(4)))
             assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
+
+
+@played
+async def test_who_hangs_up_in_the_middle_of_a_body_leaves_nothing_in_the_log(
+    embedded_site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with embedded_site.gateway() as gateway:
+        _, wire = await asyncio.open_connection("127.0.0.1", gateway.port)
+        wire.write(b"POST /auth/register HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+        await wire.drain()
+        await asyncio.sleep(0.2)  # until it waits for the rest
+        wire.close()
+        await asyncio.sleep(0.2)
+        async with httpx2.AsyncClient(base_url=gateway.address) as http:
+            assert (await http.get("/health")).text == "ok"
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]

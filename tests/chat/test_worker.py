@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pabal.chat.events import MESSAGES, PERSISTED, PERSISTOR, MessageCreated, encode
+from pabal.chat.events import MESSAGES, PERSISTED, PERSISTOR, REJECTED, MessageCreated, encode
 from pabal.chat.ledger import Ledger, open_ledger
 from pabal.clock import SystemClock
 from pabal.connect_topics import TopicConnection, connect_topics
@@ -20,10 +20,10 @@ from pabal.dead_records import dead_of
 from pabal.errors import Outage
 from pabal.runtime.heartbeat import read_pulse
 from pabal.topic import NewRecord
-from tests.chat.crew import DIES_STORED, DIES_TOLD, Crew, crew, until
+from tests.chat.crew import DIES_STORED, DIES_TOLD, Crew, crew
 from tests.chat.place import People, Place, created, people, records, send, told
+from tests.waiting import until
 
-DLQ = f"{MESSAGES}.dlq"
 TRIES_TAKE = 4.0  # seconds within which a record that fails would have had all its tries
 
 
@@ -176,8 +176,8 @@ def test_a_refused_record_goes_to_the_dlq_at_once_with_its_reason(
     lost = created(str(uuid.uuid4()), who.ann, "where")
     send(place, [*talk(who, 2), *bad, stranger, NewRecord(encode(lost), who.room), *talk(who, 1, who.bob)])
     workers.start()
-    until(lambda: len(sequences(topics, who.room)) >= 3 and len(records(topics, DLQ, who.room)) >= 4)
-    dead = records(topics, DLQ, who.room)
+    until(lambda: len(sequences(topics, who.room)) >= 3 and len(records(topics, REJECTED, who.room)) >= 4)
+    dead = records(topics, REJECTED, who.room)
     assert [record.value for record in dead] == [*(record.value for record in bad), encode(stranger), encode(lost)]
     reasons = [dead_of(record) for record in dead]
     assert {(found.group, found.code, found.attempts) for found in reasons} == {(PERSISTOR, "VALIDATION_ERROR", 1)}
@@ -199,9 +199,9 @@ def test_a_record_that_the_database_will_not_take_holds_up_nobody_for_long(
     send(place, [*events, *(created(other, who.ann, f"text {n}") for n in range(10))])
     workers.start()
     until(lambda: len(stored(db, who.room)) >= 10 and len(stored(db, other)) >= 10)
-    until(lambda: records(topics, DLQ, who.room))
+    until(lambda: records(topics, REJECTED, who.room))
     assert stored(db, who.room) == stored(db, other) == texts(10)
-    [dead] = records(topics, DLQ, who.room)
+    [dead] = records(topics, REJECTED, who.room)
     reason = dead_of(dead)
     assert (reason.code, reason.attempts) == ("HANDLER_ERROR", 5) and "will not have it" in reason.reason
     until(lambda: sequences(topics, who.room) == list(range(1, 11)))
@@ -269,10 +269,10 @@ def test_an_outage_of_the_database_is_never_a_try(
         assert time.monotonic() - start < 8.0
         until(lambda: workers.log().count("chat-persistor waits at") >= 2)
         time.sleep(TRIES_TAKE)
-        assert records(topics, DLQ, who.room) == []
+        assert records(topics, REJECTED, who.room) == []
     until(lambda: len(sequences(topics, who.room)) >= 30)
     assert stored(db, who.room) == texts(30) and sequences(topics, who.room) == list(range(1, 31))
-    assert records(topics, DLQ, who.room) == []
+    assert records(topics, REJECTED, who.room) == []
 
 
 def test_a_worker_that_starts_while_the_database_is_down_waits_for_it(
@@ -284,7 +284,7 @@ def test_a_worker_that_starts_while_the_database_is_down_waits_for_it(
         until(lambda: "waits" in workers.log())
         assert worker.poll() is None
     until(lambda: len(sequences(topics, who.room)) >= 5)
-    assert stored(db, who.room) == texts(5) and records(topics, DLQ, who.room) == []
+    assert stored(db, who.room) == texts(5) and records(topics, REJECTED, who.room) == []
 
 
 def test_a_database_file_whose_folder_cannot_be_used_is_an_outage_until_it_can(tmp_path: Path) -> None:

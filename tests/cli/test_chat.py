@@ -6,24 +6,14 @@ import re
 import signal
 import stat
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 from pabal.cli.exits import Exit
 from tests.cli.command import Pabal
-
-
-def eventually(test: Callable[[], Any], timeout: float = 30.0) -> Any:
-    end = time.monotonic() + timeout
-    while not (found := test()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
+from tests.waiting import until
 
 
 def first_line(process: "subprocess.Popen[str]") -> str:
@@ -66,7 +56,7 @@ def test_what_ends_is_started_again_and_one_folder_has_one_chat(pabal: Pabal) ->
     assert len(before) == 2
     for pid in before:
         os.kill(int(pid), signal.SIGKILL)
-    eventually(lambda: len(found := children.read_text().split()) == 2 and not set(found) & set(before))
+    until(lambda: len(found := children.read_text().split()) == 2 and not set(found) & set(before))
 
     def healthy() -> bool:
         try:
@@ -74,7 +64,7 @@ def test_what_ends_is_started_again_and_one_folder_has_one_chat(pabal: Pabal) ->
         except httpx2.TransportError:
             return False
 
-    eventually(healthy)
+    until(healthy)
     stop(process)
 
 
@@ -83,7 +73,7 @@ def test_status_says_how_a_chat_is(pabal: Pabal) -> None:
     assert missing.code == Exit.UNKNOWN and "no chat in" in missing.err
     process, address = up(pabal)
     root = str(pabal.place / "chat")
-    eventually(lambda: pabal("chat", "status", "--root", root, "--json").documents[0]["worker"] == "ok")
+    until(lambda: pabal("chat", "status", "--root", root, "--json").documents[0]["worker"] == "ok")
     [found] = pabal("chat", "status", "--root", root, "--json").documents
     assert found["address"] == address and found["pid"] == process.pid
     assert {"gateway": "ok", "database": "ok", "toStore": 0, "toPublish": 0, "rejected": 0}.items() <= found.items()
@@ -112,7 +102,7 @@ def test_a_gateway_and_a_worker_run_apart(pabal: Pabal) -> None:
     room = httpx2.post(f"{address}/rooms", json={"name": "r", "open": True}, headers=ann).json()["id"]
     assert httpx2.post(f"{address}/rooms/{room}/join", json={}, headers=bob).status_code == 200
     url = f"{address}/rooms/{room}/messages"
-    [message] = eventually(lambda: httpx2.get(url, headers=ann).json()["messages"])
+    [message] = until(lambda: httpx2.get(url, headers=ann).json()["messages"])
     assert json.loads(message["content"])["event"] == "joined"
     for process in (gateway, worker):
         stop(process)
@@ -162,6 +152,7 @@ def test_a_port_that_is_taken_is_named(pabal: Pabal) -> None:
 def test_every_limit_and_every_code_stands_in_the_reference() -> None:
     from dataclasses import fields
 
+    from pabal.chat.gateway.answers import STATUS
     from pabal.chat.gateway.limits import Limits
 
     root = Path(__file__).parent.parent.parent
@@ -169,7 +160,8 @@ def test_every_limit_and_every_code_stands_in_the_reference() -> None:
     for field in fields(Limits):
         assert f"| `{field.name}` | {field.default} |" in page, field.name
     source = "".join(path.read_text() for path in (root / "src" / "pabal" / "chat" / "gateway").glob("*.py"))
-    codes = set(re.findall(r'Refusal\(\s*\d{3}, "(\w+)"', source))
-    assert len(codes) > 12
+    codes = set(re.findall(r'RequestRefused\(\s*\d{3}, "(\w+)"', source))
+    assert len(codes) > 10
+    codes |= {kind.__name__ for kind, status in STATUS if status < 500}
     for code in codes:
         assert f"`{code}`" in page, code

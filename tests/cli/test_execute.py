@@ -12,13 +12,7 @@ import pytest
 
 from tests.cli.command import Pabal, wait_until_caught
 from tests.cli.test_consume import fill
-
-
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+from tests.waiting import until
 
 
 @pytest.fixture

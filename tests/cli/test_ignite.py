@@ -113,7 +113,8 @@ def test_a_failed_message_is_listed_and_replayed(root: Path) -> None:
 
 
 def test_status_and_top_show_the_team(root: Path) -> None:
-    text(root, "send", "--to", "leader", "--cc", "ignitian-2", "--type", "user_goal", "--body", "goal: fly")
+    body = ["--type", "user_goal", "--ttl", "1h", "--body", "goal: fly"]
+    text(root, "send", "--to", "leader", "--cc", "ignitian-2", *body)
     shown = text(root, "status")
     assert "nobody serves it: 2 messages wait" in shown and "ignitian_2" in shown
     served = Served(root)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pabal.ignite import mail
+from pabal.ignite.watchers.posting import lock_path
 from pabal.ignite.workspace import Workspace
 from pabal.message import Message
+from pabal.runtime.lock import holder
 from pabal.store import State
 from tests.cli.command import Pabal
 from tests.ignite.workplace import make_workspace
+from tests.waiting import until
 
 WATCHERS = """
 watchers:
@@ -36,13 +39,6 @@ def workspace(pabal: Pabal) -> Iterator[Workspace]:
 
 def mail_of(workspace: Workspace, agent: str, state: State = State.READY) -> list[Message]:
     return [entry.message for entry in workspace.queue(agent).browse(state) if entry.message is not None]
-
-
-def until(holds: Callable[[], object], patience: float = 30.0) -> None:
-    end = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def send_list(workspace: Workspace, *tasks: dict[str, Any]) -> None:
@@ -153,6 +149,31 @@ def test_up_runs_the_watchers_it_is_told_to(pabal: Pabal, workspace: Workspace) 
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert not (workspace.root / "state" / "watchers" / "inbox.json").exists()
+
+
+def test_a_changed_team_file_changes_the_watchers_that_run(pabal: Pabal, workspace: Workspace) -> None:
+    """SIGHUP ends those that left, begins those that came, begins those anew whose settings changed, lets others be."""
+
+    def pid(name: str) -> int | None:
+        return holder(lock_path(workspace, name))
+
+    process = pabal.start("ignite", "up")
+    until(lambda: pid("inbox"))
+    first, team = pid("inbox"), workspace.root / "team.yaml"
+    text = team.read_text()
+    team.write_text(text.replace("auto_start: false", "interval: 0.1"))
+    process.send_signal(signal.SIGHUP)
+    until(lambda: pid("other"))
+    assert pid("inbox") == first
+    team.write_text(text.replace("interval: 0.1, settle: 0.2", "interval: 0.2, settle: 0.1"))
+    process.send_signal(signal.SIGHUP)
+    until(lambda: pid("other") is None and pid("inbox") not in (None, first))
+    team.write_text(text.replace("kind: files, folders: [inbox], interval: 0.1", "interval: 0"))
+    process.send_signal(signal.SIGHUP)  # a mistake changes nothing
+    until(lambda: "watchers not reloaded" in (workspace.root / "logs" / "queue_monitor.jsonl").read_text())
+    assert pid("inbox")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
 
 
 def test_up_without_watchers_runs_none(pabal: Pabal, workspace: Workspace) -> None:

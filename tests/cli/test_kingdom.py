@@ -67,10 +67,15 @@ def test_a_folder_without_a_kingdom_is_told(pabal: Pabal) -> None:
     assert ran.code == 3 and "pabal kingdom init" in ran.err
 
 
-def test_a_mistake_in_the_configuration_ends_with_2_and_names_it(kingdom: Kingdom) -> None:
+def test_a_mistake_in_the_configuration_is_named_and_the_rest_can_be_looked_at(kingdom: Kingdom) -> None:
     (kingdom.root / "config/king.yaml").write_text("concurrency: {max_soldiers: none}\n")
-    code, told = kingdom.fails("status")
+    code, told = kingdom.fails("up")
     assert code == 2 and "king.yaml" in told and "max_soldiers" in told
+    assert any("king.yaml" in line and "max_soldiers" in line for line in kingdom("status").splitlines())
+    assert kingdom("events") == "none"
+    (kingdom.root / "config/system.yaml").write_text("lease_seconds: soon\n")
+    code, told = kingdom.fails("status")
+    assert code == 2 and "system.yaml" in told and "lease_seconds" in told
 
 
 def test_a_general_is_installed_once_and_for_types_that_nobody_has(kingdom: Kingdom) -> None:

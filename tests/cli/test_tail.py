@@ -8,7 +8,7 @@ import time
 
 from tests.cli.command import Pabal
 from tests.cli.test_consume import fill
-from tests.cli.test_execute import until
+from tests.waiting import until
 
 
 def test_the_newest_are_shown_oldest_first(any_pabal: Pabal) -> None:

@@ -10,9 +10,12 @@ import pytest
 
 from pabal.cli.exits import Exit
 from pabal.connect_topics import connect_topics
-from pabal.consuming import Received, consumer
+from pabal.consuming import consumer
+from pabal.handling import Received
 from pabal.ids import new_token
 from pabal.policy import RetryPolicy
+from pabal.testing.store_place import soon
+from pabal.topic import Shape
 from tests.cli.command import Pabal
 
 
@@ -48,6 +51,20 @@ def test_a_topic_from_making_to_reading_again(pabal: Pabal, url: str, name: str)
     again = pabal("topic", "read", name, "--group", "g", "--count", "2", "--json", "--wait", "20s", *here)
     assert [document["offset"] for document in again.documents] == [1, 2]
     assert name in pabal.ok("topic", "list", *here)
+
+
+def test_what_a_topic_keeps_is_changed(pabal: Pabal, url: str, name: str) -> None:
+    here = ("--topics", url)
+    pabal.ok("topic", "create", name, "--max-age", "7d", *here)
+    said = pabal.ok("topic", "retain", name, "--max-age", "30d", "--max-bytes", "1000000", *here)
+    assert said == f"{name} keeps records of 30d, 1000000 bytes in each partition"
+    assert pabal.ok("topic", "retain", name, "--max-bytes", "0", *here) == f"{name} keeps any number of bytes"
+    with connect_topics(url) as topics:
+        assert soon(lambda: topics.driver.shape(name) == Shape(1, 30 * 86400.0, 0), timeout=20.0)
+    ran = pabal("topic", "retain", name, *here)
+    assert ran.code == Exit.INVALID and "--max-age, --max-bytes or both" in ran.err
+    assert pabal("topic", "retain", name, "--max-bytes", "-1", *here).code == Exit.INVALID
+    assert pabal("topic", "retain", f"{name}-none", "--max-age", "1d", *here).code == Exit.UNKNOWN
 
 
 def test_a_schema_keeps_what_does_not_fit_out(pabal: Pabal, url: str, name: str, tmp_path: Path) -> None:

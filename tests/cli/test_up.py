@@ -23,6 +23,7 @@ from pabal.mailbox.client import Mailbox
 from pabal.store import State
 from tests.mailbox.users import ALICE, BOB, GROUP, STRANGER, as_user
 from tests.manager.running import PABAL, YIRANGMQ, Running
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -49,13 +50,6 @@ def ran(command: list[str], folder: Path, **settings: Any) -> "subprocess.Comple
     )
 
 
-def eventually(test: Callable[[], object], timeout: float = 20.0) -> None:
-    end = time.monotonic() + timeout
-    while not test():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_up_then_yirangmq_health_with_no_options(started: Callable[..., Running], tmp_path: Path) -> None:
     manager = started()
     done = ran([*YIRANGMQ, "health"], tmp_path)
@@ -80,7 +74,7 @@ def test_sigterm_answers_what_was_taken(started: Callable[..., Running], tmp_pat
         stdout=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: list((manager.ipc / "processing").iterdir()))
+    until(lambda: list((manager.ipc / "processing").iterdir()))
     assert manager.stop() == 0
     out, _ = waiting.communicate(timeout=30)
     assert (waiting.returncode, json.loads(out)) == (1, {"message": None, "lease": None})
@@ -95,7 +89,7 @@ def test_make_up_serves_and_says_what_to_type(tmp_path: Path) -> None:
             [*make, *old, "up"], cwd=tmp_path, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            eventually(lambda: '"event":"serving"' in (tmp_path / "log").read_text())
+            until(lambda: '"event":"serving"' in (tmp_path / "log").read_text())
             [trial] = [line for line in (tmp_path / "log").read_text().splitlines() if " mq status" in line]
             assert ran(["sh", "-c", trial], tmp_path).returncode == 0, trial
         finally:
@@ -119,7 +113,7 @@ def test_other_commands_use_the_same_store_and_wake_who_waits(started: Callable[
         stdout=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: list((tmp_path / ".pabal/ipc/processing").iterdir()))
+    until(lambda: list((tmp_path / ".pabal/ipc/processing").iterdir()))
     began = time.monotonic()
     assert ran([*PABAL, "publish", "jobs", '{"a": 1}'], tmp_path).returncode == 0
     out, _ = waiting.communicate(timeout=30)
@@ -136,7 +130,7 @@ def test_it_sweeps_without_any_consumer(started: Callable[..., Running], tmp_pat
         manager.ask("publish", {"queue": "jobs", "message": {"n": number}})
     taken = manager.ask("consume_next", {"queue": "jobs", "visibilityTimeoutSec": 0.2})
     assert taken["message"]["attempt"] == 1
-    eventually(lambda: manager.ask("status", {"queue": "jobs"})["metrics"]["delayed"] == 1)
+    until(lambda: manager.ask("status", {"queue": "jobs"})["metrics"]["delayed"] == 1)
 
 
 def test_sighup_takes_over_a_changed_configuration(started: Callable[..., Running], tmp_path: Path) -> None:
@@ -146,10 +140,10 @@ def test_sighup_takes_over_a_changed_configuration(started: Callable[..., Runnin
     assert manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 5
     config.write_text('[[queues]]\nname = "jobs"\npolicy.visibilityTimeoutSec = 7\n')
     manager.signal(signal.SIGHUP)
-    eventually(lambda: manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 7)
+    until(lambda: manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 7)
     config.write_text('[[queues]]\nname = "jobs"\npolicy.visibilityTimeoutSec = "x"\n')
     manager.signal(signal.SIGHUP)
-    eventually(lambda: "configuration not reloaded" in manager.log)
+    until(lambda: "configuration not reloaded" in manager.log)
     assert '"queues[0].policy.visibilityTimeoutSec: expected a number"' in manager.log
     assert manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 7
 
@@ -164,7 +158,7 @@ def test_sighup_brings_in_new_queues_and_names_what_needs_a_restart(
         manager.ask("publish", {"queue": "more", "message": 1})
     config.write_text('nodeId = "other"\n[[queues]]\nname = "jobs"\n[[queues]]\nname = "more"\n')
     manager.signal(signal.SIGHUP)
-    eventually(lambda: '"needs_restart":["node_id"]' in manager.log)
+    until(lambda: '"needs_restart":["node_id"]' in manager.log)
     assert manager.ask("publish", {"queue": "more", "message": 1})["messageId"]
     assert manager.ask("health")["nodeId"] == "local-01"
 
@@ -187,7 +181,7 @@ def test_the_command_line_goes_before_the_file(started: Callable[..., Running], 
     health = manager.ask("health")
     assert (health["backend"], health["nodeId"]) == ("hybrid", "cli")
     manager.ask("publish", {"queue": "jobs", "message": {}})
-    eventually(lambda: manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 9)
+    until(lambda: manager.ask("status", {"queue": "jobs"})["policy"]["visibilityTimeoutSec"] == 9)
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "filesystem", "hybrid"])
@@ -214,7 +208,7 @@ def test_a_request_written_while_nobody_serves_is_answered_later(
     subprocess.run(["mv", draft, manager.ipc / "requests" / "r1.json"], check=True)
     manager.start()
     answer = manager.ipc / "responses" / "script" / "r1.json"
-    eventually(answer.exists)
+    until(answer.exists)
     assert json.loads(answer.read_text())["ok"] is True
 
 
@@ -237,7 +231,7 @@ def test_an_idle_manager_costs_next_to_nothing(started: Callable[..., Running], 
     for number in range(5):
         manager.ask("publish", {"queue": f"q{number}", "message": {}})
     waiting = Popen([*PABAL, "mq", "consume", "--queue", "empty", "--wait", "60000"], cwd=tmp_path)
-    eventually(lambda: list((manager.ipc / "processing").iterdir()))
+    until(lambda: list((manager.ipc / "processing").iterdir()))
     process = psutil.Process(manager.pid)
     before, began = sum(process.cpu_times()[:2]), time.monotonic()
     time.sleep(5)
@@ -302,18 +296,18 @@ def test_the_original_configuration_serves_as_it_stands(started: Callable[..., R
     manager = started(up=False)
     manager.ipc = tmp_path / "ipc"
     requests = tmp_path / "ipc" / "req"
-    eventually(requests.is_dir)
+    until(requests.is_dir)
     ask = {"requestId": "r1", "clientId": "seed", "command": "Publish", "timestampMs": 0, "deadlineMs": 0}
     body = {"queue": "telemetry", "message": '{"deviceId": "d1", "temp": 1}'}
     (requests / "r1.json.tmp").write_text(json.dumps({**ask, "payload": body}))
     (requests / "r1.json.tmp").rename(requests / "r1.json")
     answer = tmp_path / "ipc" / "resp" / "seed" / "r1.json"
-    eventually(answer.exists)
+    until(answer.exists)
     assert json.loads(answer.read_text())["ok"] is True, answer.read_text()
     body["message"] = '{"temp": -41}'
     (requests / "r2.json").write_text(json.dumps({**ask, "requestId": "r2", "payload": body}))
     refusal = tmp_path / "ipc" / "resp" / "seed" / "r2.json"
-    eventually(refusal.exists)
+    until(refusal.exists)
     error = json.loads(refusal.read_text())["error"]
     assert error["code"] == "VALIDATION_FAILED" and "deviceId: it is missing" in error["message"]
     assert manager.stop() == 0
@@ -332,7 +326,7 @@ def test_clients_of_other_users_are_served_as_configured(started: Callable[..., 
     (tmp_path / "pabal.toml").write_text(f"[ipc]\nroot = 'box'\n{users}")
     manager = started(up=False)
     manager.ipc = tmp_path / "box"
-    eventually(lambda: '"event":"serving"' in manager.log)
+    until(lambda: '"event":"serving"' in manager.log)
 
     def ask(client: str, command: str, payload: Any = None) -> Any:
         return Mailbox(manager.ipc, client, timeout=20.0).ask(command, payload)

@@ -1,6 +1,6 @@
 """PostgreSQL under load while clients are killed, the server is killed or restarted, and links are cut.
 
-Nothing is lost, nothing comes back, no stale receipt is taken. The server flushes every commit.
+Nothing is lost, nothing settled comes back, no stale receipt is taken. The server flushes all but leases.
 """
 
 import random

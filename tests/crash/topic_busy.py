@@ -15,8 +15,9 @@ from pathlib import Path
 
 from pabal.appending import Topic
 from pabal.connect_topics import connect_topics
-from pabal.consuming import Received, consumer
+from pabal.consuming import consumer
 from pabal.errors import StoreError
+from pabal.handling import Received
 
 GROUP = "crew"
 BATCH = 20

@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pytest
 
 from pabal.clock import Clock
 from pabal.ignite import mail
@@ -18,10 +20,27 @@ from pabal.ignite.workspace import Held, Workspace
 from pabal.jsontext import Json
 from pabal.runtime.wake import FdWatch
 from pabal.store import Published, State
+from tests.services.postgres import PostgresServer
 
 COMMAND = [sys.executable, "-c", "from pabal.cli.main import main; main()"]
 TASK: dict[str, Json] = {"task_id": "task_001", "title": "paint the fence", "description": "d", "instructions": "do it"}
 HOOKS = "agents: {leader: {wake: hook}, worker: {wake: hook}}"
+
+
+# For tests of what must hold wherever the mail lies.
+everywhere = pytest.mark.parametrize("kind", ["files", "sqlite", "postgres"], indirect=True)
+
+
+class Place(NamedTuple):
+    """Where the mail of a team lies: its `queues` line; on a server in a schema of its own."""
+
+    queues: str = ""
+    server: PostgresServer | None = None
+    schema: str = ""
+
+    def team(self, text: str) -> str:
+        """Return the team file of a team whose mail lies here."""
+        return f"{text}\nqueues: {self.queues}\n" if self.queues else text
 
 
 class Table:
@@ -49,6 +68,10 @@ class Table:
         self._monitor = Monitor(
             self.workspace, watch=self.watch, folder=self.root.parent, variables={"PATH": os.environ["PATH"]}
         )
+
+    def change(self, team: str) -> None:
+        """Write another team file; where the mail lies stays."""
+        (self.root / "team.yaml").write_text(Place(self.workspace.team.queues).team(team))
 
     def crash(self) -> None:
         """Let the monitor be gone from one moment to the next: nothing is given back."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pabal.store import State
 from tests.ignite.conftest import Lay
-from tests.ignite.table import Table, ignite
+from tests.ignite.table import Table, everywhere, ignite
 
 GOAL = b"""MIME-Version: 1.0
 Message-ID: <1770263544.12345.abcdef@ignite.local>
@@ -37,6 +37,7 @@ def told(table: Table) -> list[str]:
     return reasons
 
 
+@everywhere
 def test_a_file_moved_in_by_a_shell_is_delivered_whatever_its_name(lay: Lay) -> None:
     table = lay()
     (table.root / "draft").write_bytes(GOAL)
@@ -44,6 +45,7 @@ def test_a_file_moved_in_by_a_shell_is_delivered_whatever_its_name(lay: Lay) -> 
     assert table.hand().message.id == ID
 
 
+@everywhere
 def test_a_file_dropped_straight_into_processed_is_delivered_too(lay: Lay) -> None:
     table = lay()
     (table.root / "queue/worker/processed/user_goal_1738315200123456.mime").write_bytes(GOAL)
@@ -51,6 +53,7 @@ def test_a_file_dropped_straight_into_processed_is_delivered_too(lay: Lay) -> No
     assert held.message.id == ID and "~a1~l" in held.path
 
 
+@everywhere
 def test_a_half_written_file_in_processed_is_left_to_its_writer(lay: Lay) -> None:
     table = lay()
     path = table.root / "queue/worker/processed/goal.mime"
@@ -61,6 +64,7 @@ def test_a_half_written_file_in_processed_is_left_to_its_writer(lay: Lay) -> Non
     assert table.hand().message.id == ID
 
 
+@everywhere
 def test_what_is_no_message_is_set_aside_and_told_once(lay: Lay) -> None:
     table = lay()
     path = table.root / "queue/worker/junk.mime"
@@ -76,6 +80,7 @@ def test_what_is_no_message_is_set_aside_and_told_once(lay: Lay) -> None:
     assert b"junk" in ran.stdout and b"NotMime" in ran.stdout
 
 
+@everywhere
 def test_a_missing_header_and_an_unknown_type_are_told_with_their_names(lay: Lay) -> None:
     table = lay()
     for name, data in (
@@ -90,6 +95,7 @@ def test_a_missing_header_and_an_unknown_type_are_told_with_their_names(lay: Lay
     assert "X-IGNITE-Priority is missing" in reasons and "user_wish" in reasons
 
 
+@everywhere
 def test_mail_for_nobody_is_buried_and_told(lay: Lay) -> None:
     table = lay(serve=False)
     folder = table.root / "queue/architetc"
@@ -103,6 +109,7 @@ def test_mail_for_nobody_is_buried_and_told(lay: Lay) -> None:
     assert entry is not None and entry.state is State.DEAD
 
 
+@everywhere
 def test_the_old_form_is_converted(lay: Lay) -> None:
     table = lay()
     text = 'type: user_goal\nfrom: user\nto: worker\npriority: high\npayload:\n  goal: "old"\n'
@@ -151,11 +158,12 @@ def test_hostile_names_and_sizes_each_have_their_error(tmp_path: Path, lay: Lay)
     assert "TooLarge" in reasons and "TooManyHeaders" in reasons
 
 
+@everywhere
 def test_what_an_agent_who_left_had_in_hand_is_buried_and_told(lay: Lay) -> None:
     table = lay()
     [sent] = table.send()
     table.hand()
-    (table.root / "team.yaml").write_text("agents: {leader: {wake: hook}}")
+    table.change("agents: {leader: {wake: hook}}")
     table.crash()
     table.serve()
     table.until(lambda: table.workspace.held("leader"))
@@ -172,6 +180,7 @@ def test_a_file_in_hand_that_was_spoilt_is_set_aside_by_the_next_monitor(lay: La
     assert "NotMime" in told(table)[0] and table.workspace.held("worker") == []
 
 
+@everywhere
 def test_the_leader_is_told_however_full_its_queue_is(lay: Lay) -> None:
     table = lay("agents: {leader: {wake: hook}, worker: {wake: hook}}\nlimits: {waiting: 1}", serve=False)
     table.send("leader")
@@ -179,9 +188,10 @@ def test_the_leader_is_told_however_full_its_queue_is(lay: Lay) -> None:
     path.write_text("junk")
     os.utime(path, (1, 1))
     table.serve()
-    table.until(lambda: len(list(table.root.glob("queue/leader/**/*.mime"))) == 2)
+    table.until(lambda: sum(table.workspace.store.counts("leader").values()) == 2)
 
 
+@everywhere
 def test_a_name_that_is_used_again_is_another_message(lay: Lay) -> None:
     table = lay()
     path = table.root / "queue/worker/message.mime"
@@ -195,3 +205,43 @@ def test_a_name_that_is_used_again_is_another_message(lay: Lay) -> None:
             os.unlink(held.path)
         table.until(lambda: table.monitor.posts["worker"].turn is None)
     assert table.files() == []
+
+
+@everywhere
+def test_a_name_that_is_used_again_while_the_first_is_in_hand_waits_its_turn(lay: Lay) -> None:
+    table = lay()
+    path = table.root / "queue/worker/message.mime"
+    path.write_bytes(GOAL.replace(b"abcdef", b"one"))
+    first = table.hand()
+    path.write_bytes(GOAL.replace(b"abcdef", b"two"))
+    table.monitor.posts["worker"].queue.sweep()  # looks at what waits, as happens every now and then
+    table.workspace.delivery(first).ack()
+    table.until(lambda: [held.message.id[-3:] for held in table.workspace.held("worker")] == ["two"])
+
+
+@everywhere
+def test_files_with_names_that_are_long_or_no_text_are_delivered_or_set_aside(lay: Lay) -> None:
+    table = lay()
+    names = [b"\xff\xfe", "\N{GRINNING FACE}".encode() * 62, "\N{EURO SIGN}".encode() * 83, b"x" * 250, b"a~b", b"a-b"]
+    folder = os.fsencode(table.root / "queue/worker")
+    for number, name in enumerate([*names, *names]):
+        place = folder + b"/processed" if number >= len(names) else folder
+        table.root.joinpath("draft").write_bytes(GOAL.replace(b"abcdef", b"n%d" % number))
+        os.rename(table.root / "draft", place + b"/" + name[:250] + b".mime")
+    for name in names:
+        for number in (1, 2):  # the second has the same name as the first, which was set aside
+            path = folder + b"/" + name[:248] + b".yaml"
+            with open(path, "wb") as file:
+                file.write(b"not: %d\n" % number)
+            os.utime(path, (1, 1))
+            table.until(lambda path=path: not os.path.lexists(path))
+    seen = set()
+    for _ in range(2 * len(names)):
+        table.until(lambda: any(held.message.id not in seen for held in table.workspace.held("worker")))
+        held = table.hand()
+        seen.add(held.message.id)
+        table.workspace.delivery(held).ack()
+    assert len(seen) == 2 * len(names)
+    aside = [name for name in os.listdir(table.root / "state/queues/worker/corrupt") if not name.endswith(".why")]
+    assert len(aside) == len(told(table)) == 2 * len(names)
+    table.until(lambda: table.files() == [])

@@ -12,7 +12,7 @@ from pabal.ignite.fates import Fate, fate_of
 from pabal.store import State
 from pabal.testing import ManualClock
 from tests.ignite.conftest import Lay
-from tests.ignite.table import TASK
+from tests.ignite.table import TASK, everywhere
 
 EXEC = """
 agents:
@@ -23,6 +23,7 @@ retry: {limit: 2, base: 0.05, cap: 0.1}
 COPY = "cat > $IGNITE_ROOT/stdin; echo $IGNITE_MESSAGE_ID >> $IGNITE_ROOT/got"
 
 
+@everywhere
 def test_a_command_gets_the_message_and_its_exit_settles_it(lay: Lay) -> None:
     table = lay(EXEC % COPY)
     [sent] = table.send(priority="high", thread_id="t-1", repository="o/r", issue="42")
@@ -35,6 +36,7 @@ def test_a_command_gets_the_message_and_its_exit_settles_it(lay: Lay) -> None:
 
 
 @pytest.mark.parametrize(("status", "tries"), [(7, 2), (75, 2), (65, 1)])
+@everywhere
 def test_what_a_command_exits_with_decides(lay: Lay, status: int, tries: int) -> None:
     table = lay(EXEC % f"echo x >> $IGNITE_ROOT/got; exit {status}")
     [sent] = table.send()
@@ -52,6 +54,7 @@ def test_a_command_that_is_killed_has_failed(lay: Lay) -> None:
     assert entry is not None and entry.failure is not None and "killed by signal 9" in entry.failure.reason
 
 
+@everywhere
 def test_messages_come_by_priority_and_then_by_age(lay: Lay) -> None:
     table = lay(EXEC % "echo $IGNITE_MESSAGE_ID >> $IGNITE_ROOT/got", serve=False)
     sent = {
@@ -63,6 +66,7 @@ def test_messages_come_by_priority_and_then_by_age(lay: Lay) -> None:
     assert table.lines() == [sent[name] for name in ("critical", "high-1", "high-2", "normal", "low")]
 
 
+@everywhere
 def test_an_agent_has_one_message_at_a_time_and_agents_work_side_by_side(lay: Lay) -> None:
     table = lay("agents: {leader: {wake: hook}, worker: {wake: hook, count: 4}}\nlimits: {parallel: 3}")
     for number in (1, 2, 3, 4):
@@ -77,6 +81,7 @@ def test_an_agent_has_one_message_at_a_time_and_agents_work_side_by_side(lay: La
     table.until(lambda: table.workspace.held(waiting))
 
 
+@everywhere
 def test_silence_for_too_long_is_a_failed_attempt_and_a_beat_prevents_it(lay: Lay, clock: ManualClock) -> None:
     from pabal.ignite.beats import beat
 
@@ -95,6 +100,7 @@ def test_silence_for_too_long_is_a_failed_attempt_and_a_beat_prevents_it(lay: La
     assert entry is not None and entry.failure is not None and entry.failure.code == "HANDLER_TIMEOUT"
 
 
+@everywhere
 def test_a_command_that_never_ends_is_ended(lay: Lay) -> None:
     table = lay((EXEC % "sleep 1000") + "limits: {run: 0.3}")
     [sent] = table.send()
@@ -102,6 +108,7 @@ def test_a_command_that_never_ends_is_ended(lay: Lay) -> None:
     assert not table.monitor.turns
 
 
+@everywhere
 def test_three_facts_are_recorded_apart(lay: Lay) -> None:
     table = lay()
     [sent] = table.send()
@@ -115,6 +122,7 @@ def test_three_facts_are_recorded_apart(lay: Lay) -> None:
     assert table.workspace.memory.facts_of(sent.id)[0].outcome == "done"
 
 
+@everywhere
 def test_what_an_agent_did_itself_is_found_by_the_names_of_files(lay: Lay) -> None:
     table = lay()
     fates = {}
@@ -134,6 +142,7 @@ def test_what_an_agent_did_itself_is_found_by_the_names_of_files(lay: Lay) -> No
     assert fates == {"ack": Fate.DONE, "nack": Fate.RETRY, "bury": Fate.DEAD, "remove": Fate.REMOVED}
 
 
+@everywhere
 def test_an_answer_goes_out_if_and_only_if_its_message_is_done(lay: Lay) -> None:
     from pabal.errors import LeaseLost
     from pabal.ignite import mail
@@ -164,15 +173,14 @@ def test_a_message_without_what_its_type_needs_is_buried_and_told(lay: Lay) -> N
     assert isinstance(body, dict) and "title" in str(body["failure_reason"])
 
 
+@everywhere
 def test_a_changed_team_file_is_taken_over_and_a_wrong_one_is_not(lay: Lay) -> None:
     table = lay()
-    (table.root / "team.yaml").write_text(
-        "agents: {leader: {wake: hook}, worker: {wake: hook}, newcomer: {wake: hook}}"
-    )
+    table.change("agents: {leader: {wake: hook}, worker: {wake: hook}, newcomer: {wake: hook}}")
     table.monitor.reload()
     table.send("newcomer")
     table.hand("newcomer")
-    (table.root / "team.yaml").write_text("agents: {leader: {wake: magic}}")
+    table.change("agents: {leader: {wake: magic}}")
     table.monitor.reload()
     assert "newcomer" in table.monitor.posts
 
@@ -182,6 +190,7 @@ def test_a_way_to_wake_that_nobody_knows_is_refused(lay: Lay) -> None:
         lay("agents: {leader: {wake: magic}}")
 
 
+@everywhere
 def test_an_idle_monitor_sleeps(lay: Lay) -> None:
     table = lay("agents: {leader: {wake: hook}, worker: {wake: hook, count: 34}}")
     table.passes(3)
@@ -198,6 +207,7 @@ def test_a_full_slot_table_does_not_keep_the_monitor_busy(lay: Lay) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["symlink", "folder", "huge", "empty"])
+@everywhere
 def test_what_an_agent_makes_of_its_file_holds_up_nobody_else(lay: Lay, spoil: str) -> None:
     table = lay("agents: {leader: {wake: hook}, worker: {wake: hook}}\nlimits: {turn: 0.5}\nretry: {limit: 1}")
     table.send()

@@ -84,3 +84,25 @@ def test_a_process_lives_beside_the_team_and_ends_with_it(lay: Lay) -> None:
     assert table.workspace.memory.presences()["worker"].pid == pid
     presences.stop(5.0)
     assert not Path(f"/proc/{pid}").exists() and presence(table) == "gone"
+
+
+def test_a_changed_team_file_changes_the_processes_that_run(lay: Lay) -> None:
+    process = "process: [/bin/sh, -c, 'echo $IGNITE_AGENT $$ >> $IGNITE_ROOT/got; exec sleep 1000']"
+    table = lay(f"agents: {{leader: {{}}, worker: {{{process}}}}}")
+    presences = seated(table)
+
+    def started(count: int) -> bool:
+        presences.step()
+        return len(table.lines()) == count
+
+    table.until(lambda: started(1))
+    table.change(f"agents: {{leader: {{}}, worker: {{}}, painter: {{{process}}}}}")
+    table.monitor.reload()
+    presences.reload()
+    table.until(lambda: started(2))
+    (first, gone), (second, there) = (line.split() for line in table.lines())
+    assert (first, second) == ("worker", "painter")
+    assert not Path(f"/proc/{gone}").exists() and Path(f"/proc/{there}").exists()
+    table.until(lambda: started(2) and presence(table) == "idle")
+    presences.stop(5.0)
+    assert not Path(f"/proc/{there}").exists()

@@ -14,7 +14,7 @@ from pabal.ignite.health import load_of
 from pabal.store import State
 from pabal.testing import ManualClock
 from tests.ignite.conftest import Lay
-from tests.ignite.table import HOOKS, TASK, ignite
+from tests.ignite.table import HOOKS, TASK, everywhere, ignite
 
 SENDER = """
 import sys
@@ -27,6 +27,7 @@ with Workspace.open(sys.argv[1]) as workspace:
 """
 
 
+@everywhere
 def test_concurrent_senders_lose_no_message(lay: Lay) -> None:
     table = lay(serve=False)
     senders = [
@@ -40,6 +41,7 @@ def test_concurrent_senders_lose_no_message(lay: Lay) -> None:
         assert len(goals) == 60
 
 
+@everywhere
 def test_a_message_read_and_then_lost_by_its_reader_comes_back(lay: Lay, clock: ManualClock) -> None:
     """Reading is no acknowledgement: the reader dies after it has read, and the message is given out again."""
     table = lay(clock=clock)
@@ -57,12 +59,13 @@ def test_a_message_read_and_then_lost_by_its_reader_comes_back(lay: Lay, clock: 
     assert (again.message.id, again.attempt) == (sent.id, 2)
 
 
+@everywhere
 def test_mail_to_a_finished_agent_is_not_lost_in_silence(lay: Lay) -> None:
     """The agent is no longer in the team: what waits for it is buried with a reason, and the leader is told."""
     table = lay(HOOKS, serve=False)
     [sent] = table.send()
     refused = HOOKS.replace(", worker: {wake: hook}", "")
-    (table.root / "team.yaml").write_text(refused)
+    table.change(refused)
     table.reopen()
     table.serve()
     table.until(lambda: table.workspace.held("leader"))
@@ -74,6 +77,7 @@ def test_mail_to_a_finished_agent_is_not_lost_in_silence(lay: Lay) -> None:
     assert ran.returncode == 3 and b"no agent" in ran.stderr
 
 
+@everywhere
 def test_an_inbox_does_not_grow_without_bound(lay: Lay, clock: ManualClock) -> None:
     table = lay(HOOKS + "\nlimits: {waiting: 3}\nkeep: {done: 0.5, dead: 2}", clock=clock)
     for _ in range(3):
@@ -96,6 +100,7 @@ def test_an_inbox_does_not_grow_without_bound(lay: Lay, clock: ManualClock) -> N
     assert load_of(table.workspace, "dead_letter").ready == 0
 
 
+@everywhere
 def test_the_same_message_is_not_shown_several_times(lay: Lay) -> None:
     """An agent that looks again and again, and a file put there twice, see one message once."""
     table = lay()
@@ -112,6 +117,7 @@ def test_the_same_message_is_not_shown_several_times(lay: Lay) -> None:
     assert table.workspace.held("worker") == []
 
 
+@everywhere
 def test_nobody_idles_for_hours_with_mail_waiting(lay: Lay, clock: ManualClock) -> None:
     """Even where every bell is missed, a look is never further away than some seconds."""
     table = lay(clock=clock)
@@ -122,3 +128,36 @@ def test_nobody_idles_for_hours_with_mail_waiting(lay: Lay, clock: ManualClock) 
     clock.advance(5.1)
     table.monitor.step()
     assert table.state(sent.id) is State.INFLIGHT
+
+
+def test_a_waiting_message_is_cancelled_by_removing_its_file(lay: Lay) -> None:
+    """An agent is busy; what waits for it can be seen, and taken back before it is begun."""
+    table = lay()
+    table.send()
+    held = table.hand()
+    [unwanted], [wanted] = table.send(), table.send()
+    first, _ = sorted(table.root.glob("queue/worker/*.mime"))
+    assert unwanted.id in first.read_text()
+    first.unlink()
+    table.workspace.delivery(held).ack()
+    table.passes()
+    again = table.hand()
+    assert again.message.id == wanted.id
+    table.workspace.delivery(again).ack()
+    table.until(lambda: not table.monitor.turns)
+    table.passes(20)
+    assert table.files() == []
+
+
+@everywhere
+def test_a_message_whose_time_is_over_is_not_given_out_and_is_told(lay: Lay, clock: ManualClock) -> None:
+    table = lay(clock=clock)
+    table.send()
+    held = table.hand()
+    [late] = table.send(ttl=60)
+    clock.advance(61)
+    table.workspace.delivery(held).ack()
+    table.until(lambda: table.state(late.id) is State.DEAD)
+    body = table.hand("leader").message.body
+    assert isinstance(body, dict) and "time to live" in str(body["failure_reason"])
+    assert table.workspace.held("worker") == []

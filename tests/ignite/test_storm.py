@@ -2,7 +2,7 @@
 
 Each agent writes down what it begins, and what it acknowledged after the store has said so. At the end every message
 is done or dead with a reason, and nobody saw an acknowledged message again. `PABAL_SOAK=1` runs it with the whole
-numbers: 35 agents, 10,000 messages, 200 kills.
+numbers: 35 agents, 10,000 messages, 200 kills; a tenth of the messages where the mail lies in a database.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pabal.ignite.graves import graves_of
 from pabal.ignite.health import load_of
 from pabal.ignite.workspace import Workspace
 from pabal.store import State
-from tests.ignite.table import TASK, Served, soon
+from tests.ignite.table import TASK, Place, Served, everywhere, soon
 
 SOAK = bool(os.environ.get("PABAL_SOAK"))
 EXECS, HOOKS, MESSAGES, KILLS = (25, 10, 10_000, 200) if SOAK else (5, 3, 200, 12)
@@ -61,7 +61,7 @@ with Workspace.open(root) as workspace, open(f"{root}/story/{name}", "a", buffer
 """
 
 
-def make(place: Path) -> Workspace:
+def make(place: Path, kind: Place) -> Workspace:
     root = place / "team"
     (root / "story").mkdir(parents=True)
     (place / "agent.sh").write_text(EXEC)
@@ -77,6 +77,7 @@ limits: {{parallel: 40, turn: 60, grace: 1, waiting: 0, starts: 1000000}}
 retry: {{limit: 12, base: 0.05, cap: 0.5}}
 keep: {{done: 10, dead: 10}}
 """
+        + (f"queues: {kind.queues}" if kind.queues else "")
     )
     workspace = Workspace.open(root)
     workspace.prepare()
@@ -123,28 +124,30 @@ def waiting(workspace: Workspace) -> int:
     return sum(load.ready + load.delayed + load.inflight for load in loads)
 
 
+@everywhere
 @pytest.mark.timeout(_PATIENCE + 60)
 def test_a_storm_of_kills_loses_nothing_and_acknowledges_nothing_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kind: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = random.randrange(1 << 30)
     rng, began = random.Random(seed), time.monotonic()
-    workspace = make(tmp_path)
+    messages, kills = (MESSAGES, KILLS) if not kind.queues else (max(100, MESSAGES // 10), KILLS // 2)
+    workspace = make(tmp_path, kind)
     agents = list(workspace.team.agents)
     served = Served(workspace.root)
     sent: dict[str, str] = {}
     killed: Counter[str] = Counter()
     try:
-        for _ in range(MESSAGES):
+        for _ in range(messages):
             agent = rng.choice(agents)
             [each] = mail.send(workspace, sender="user", to=agent, type="task_assignment", body=TASK)
             sent[each.id] = agent
-            if rng.random() < KILLS / MESSAGES:
+            if rng.random() < kills / messages:
                 killed[kill_somebody(rng, served, workspace)] += 1
-        while killed["monitor"] + killed["agent"] < KILLS:
+        while killed["monitor"] + killed["agent"] < kills:
             time.sleep(0.02)
             killed[kill_somebody(rng, served, workspace)] += 1
-            if killed["nobody"] > 50 * KILLS:
+            if killed["nobody"] > 50 * kills:
                 break
         end = time.monotonic() + _PATIENCE
         assert soon(lambda: waiting(workspace) == 0, end - time.monotonic()), f"seed {seed}: it never ended"
@@ -155,7 +158,14 @@ def test_a_storm_of_kills_loses_nothing_and_acknowledges_nothing_twice(
         workspace.close()
     took = time.monotonic() - began
     with capsys.disabled():
-        told = {"seed": seed, "agents": len(agents), "kills": dict(killed), **report, "seconds": round(took, 1)}
+        told = {
+            "seed": seed,
+            "mail": kind.queues.partition(":")[0] or "files",
+            "agents": len(agents),
+            "kills": dict(killed),
+            **report,
+            "seconds": round(took, 1),
+        }
         sys.stdout.write(f"\nstorm: {json.dumps(told)}\n")
 
 

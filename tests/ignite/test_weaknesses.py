@@ -15,10 +15,11 @@ from pabal.ignite.health import load_of
 from pabal.store import State
 from pabal.testing import ManualClock
 from tests.ignite.conftest import Lay
-from tests.ignite.table import TASK, ignite
+from tests.ignite.table import TASK, everywhere, ignite
 from tests.ignite.test_intake import GOAL, ID, told
 
 
+@everywhere
 def test_1_retries_are_limited_and_rest_in_between_whatever_the_headers_say(lay: Lay, clock: ManualClock) -> None:
     table = lay(clock=clock)
     [sent] = table.send()
@@ -38,6 +39,7 @@ def test_1_retries_are_limited_and_rest_in_between_whatever_the_headers_say(lay:
     assert all(0 <= rest <= 10 for rest in rests)
 
 
+@everywhere
 def test_2_an_escalation_names_task_title_assignee_and_reason(lay: Lay) -> None:
     table = lay("agents: {leader: {wake: hook}, worker: {wake: hook}}\nretry: {limit: 1}")
     table.send()
@@ -47,11 +49,13 @@ def test_2_an_escalation_names_task_title_assignee_and_reason(lay: Lay) -> None:
     assert isinstance(body, dict)
     assert (body["task_id"], body["title"], body["original_assignee"]) == (TASK["task_id"], TASK["title"], "worker")
     assert "the paint is dry" in str(body["failure_reason"])
-    [letter] = table.root.glob("queue/dead_letter/*.mime")
-    text = letter.read_text()
+    [letter] = table.workspace.queue("dead_letter").entries(State.READY)
+    assert letter.message is not None
+    text = table.workspace.layout.codec.encode(letter.message, queue="dead_letter").decode()
     assert "paint the fence" in text and "X-IGNITE-Priority: critical" in text and "To: leader" in text
 
 
+@everywhere
 def test_3_a_long_turn_is_not_delivered_twice(lay: Lay, clock: ManualClock) -> None:
     from pabal.ignite.beats import beat
 
@@ -68,6 +72,7 @@ def test_3_a_long_turn_is_not_delivered_twice(lay: Lay, clock: ManualClock) -> N
     assert table.state(sent.id) is State.DONE
 
 
+@everywhere
 def test_4_a_restart_loses_nothing_that_is_older_than_it(lay: Lay) -> None:
     table = lay(serve=False)
     path = table.root / "queue/worker/old.mime"
@@ -120,6 +125,7 @@ def test_7_a_line_break_in_a_header_is_refused_and_a_body_is_yaml_however_it_is_
     assert table.state(sent.id) is State.INFLIGHT
 
 
+@everywhere
 def test_8_told_is_not_done_and_every_recipient_has_a_copy_and_old_mail_goes(lay: Lay, clock: ManualClock) -> None:
     table = lay("agents: {leader: {wake: hook}, worker: {wake: hook, count: 3}}", clock=clock)
     sent = table.send(["worker_1", "worker-2"], cc="worker_3", thread_id="t-9", in_reply_to="m-0")

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pabal.clock import Clock
 from pabal.kingdom.documents import Event
 from pabal.kingdom.general.role import General
@@ -24,6 +26,8 @@ from pabal.store import State
 
 PABAL = (sys.executable, "-c", "from pabal.cli.main import main; main()")
 URLS = {"files": "", "sqlite": "sqlite:state/kingdom.db"}
+# For tests of what the queues themselves carry: also on a server, by the same line of configuration.
+everywhere = pytest.mark.parametrize("kind", [*URLS, "postgres"], indirect=True)
 SUCCESS = """\
 import json, os
 result = {"task_id": "not mine", "status": "success", "summary": "done well"}
@@ -38,14 +42,14 @@ def saying(**fields: Any) -> str:
 
 
 class Realm:
-    """One kingdom. `config` is what king.yaml and system.yaml say beside their defaults."""
+    """One kingdom. `queues` is what its system.yaml says of them."""
 
-    def __init__(self, root: Path, kind: str, clock: Clock) -> None:
+    def __init__(self, root: Path, queues: str, clock: Clock) -> None:
         self.root = root
-        self.kind = kind
+        self._queues = queues
         self.clock = clock
         self.variables = {**os.environ, "SLACK_DEFAULT_CHANNEL": "C0MAIN"}
-        Home.make(root, queues=URLS[kind], clock=clock).close()
+        Home.make(root, queues=queues, clock=clock).close()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._homes: list[Home] = []
         self._generals: dict[str, tuple[General, FdWatch]] = {}
@@ -63,8 +67,7 @@ class Realm:
         self.home = self.open()
 
     def system(self, **config: Any) -> None:
-        queues = {"queues": URLS[self.kind]} if URLS[self.kind] else {}
-        (self.root / "config/system.yaml").write_text(json.dumps({**queues, **config}))
+        (self.root / "config/system.yaml").write_text(json.dumps({"queues": self._queues, **config}))
         self.home = self.open()
 
     def general(self, name: str = "gen-pr", script: str = SUCCESS, **fields: Any) -> None:

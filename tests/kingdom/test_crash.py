@@ -15,7 +15,7 @@ import pytest
 from pabal.kingdom.documents import Event
 from pabal.store import State
 from tests.cli.command import wait_until_caught
-from tests.kingdom.realm import Realm, eventually
+from tests.kingdom.realm import Realm, eventually, everywhere
 
 SOAK = os.environ.get("PABAL_SOAK") == "1"
 EVENTS, KILLS, GENERALS = (1000, 100, 3) if SOAK else (30, 6, 2)
@@ -26,6 +26,7 @@ mv "$KINGDOM_RESULT_PATH.tmp" "$KINGDOM_RESULT_PATH"
 """
 
 
+@everywhere
 @pytest.mark.timeout(3000 if SOAK else 300)
 def test_every_event_makes_one_completed_task_whoever_is_killed(living: Realm) -> None:
     seed = random.randrange(1 << 32)
@@ -75,6 +76,7 @@ def check(living: Realm, seed: int) -> None:
     assert living.home.queue("events").counts() == dict.fromkeys(State, 0)
 
 
+@everywhere
 def test_a_kingdom_that_is_up_restarts_what_dies_and_follows_its_manifests(living: Realm) -> None:
     living.system(roles=["king"], lease_seconds=5)
     living.general()
@@ -117,12 +119,12 @@ def test_an_event_that_a_shell_moves_in_goes_all_the_way(tmp_path: os.PathLike[s
 
     from pabal.clock import SystemClock
 
-    living = Realm(Path(tmp_path) / "home", "files", SystemClock())
+    living = Realm(Path(tmp_path) / "home", "", SystemClock())
     try:
         living.general()
         king, general = living.start("role", "king"), living.start("role", "gen-pr")
         moved_in = """printf '{"id": "evt-sh", "type": "github.pr.assigned"}' > draft
-            mv draft queue/events/pending/evt-sh.json"""
+            mv draft queue/events/pending/whatever-it-is.json"""
         subprocess.run(["sh", "-c", moved_in], cwd=living.root, check=True)
         eventually(lambda: "evt-sh" in living.completed(), lambda: living.log)
         for process in (king, general):
@@ -130,6 +132,7 @@ def test_an_event_that_a_shell_moves_in_goes_all_the_way(tmp_path: os.PathLike[s
             assert process.wait(30) == 0
         [start, outcome] = sorted((living.root / "queue/messages/pending").glob("msg-*.json"))
         assert "thread_start" in start.read_text() and "✅" in outcome.read_text()
+        assert os.listdir(living.root / "queue/events/dispatched") == []
         assert '"status": "completed"' in (living.root / "queue/events/completed/evt-sh.json").read_text()
     finally:
         living.close()

@@ -24,9 +24,10 @@ from pabal.runtime.supervisor import Supervisor
 from pabal.runtime.wake import FdWatch
 from pabal.store import State
 from pabal.testing import ManualClock
-from tests.kingdom.realm import PABAL, Realm, eventually, saying
+from tests.kingdom.realm import PABAL, Realm, eventually, everywhere, saying
 
 
+@everywhere
 def test_1_the_task_of_a_general_that_crashed_comes_back_by_its_lease(realm: Realm, clock: ManualClock) -> None:
     realm.general()
     realm.event()
@@ -37,6 +38,7 @@ def test_1_the_task_of_a_general_that_crashed_comes_back_by_its_lease(realm: Rea
     assert [result["task_id"] for result in realm.results()] == [lost.message.id]
 
 
+@everywhere
 def test_1_and_at_once_when_the_general_is_started_again(realm: Realm) -> None:
     realm.general()
     realm.general("gen-other", subscribes=[])
@@ -49,6 +51,7 @@ def test_1_and_at_once_when_the_general_is_started_again(realm: Realm) -> None:
     assert len(realm.results()) == 1
 
 
+@everywhere
 def test_1_a_task_that_brings_its_general_down_again_and_again_is_given_up_with_a_result(realm: Realm) -> None:
     realm.general()
     realm.event()
@@ -63,6 +66,7 @@ def test_1_a_task_that_brings_its_general_down_again_and_again_is_given_up_with_
     assert "evt-1" in realm.completed() and "POISON" in realm.notices()[-1]["content"]
 
 
+@everywhere
 def test_2_a_king_that_dies_in_the_middle_of_a_dispatch_makes_one_task(
     realm: Realm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +89,7 @@ def test_2_a_king_that_dies_in_the_middle_of_a_dispatch_makes_one_task(
     assert len(realm.tasks()) == 1 and len(realm.notices()) == 1
 
 
+@everywhere
 def test_3_a_killed_soldier_is_tried_again_with_a_rest_and_reaches_the_king(realm: Realm, clock: ManualClock) -> None:
     realm.general(script="import os; os.kill(os.getpid(), 9)")
     realm.event()
@@ -187,7 +192,7 @@ def test_13_ids_past_999_live(realm: Realm, clock: ManualClock) -> None:
 
 
 def test_13_a_malformed_event_is_set_aside_not_retried_for_ever(tmp_path: Path, clock: ManualClock) -> None:
-    realm = Realm(tmp_path / "home", "files", clock)
+    realm = Realm(tmp_path / "home", "", clock)
     with closing(realm):
         (realm.root / "queue/events/pending/bad.json").write_text("{")
         realm.reign()
@@ -199,7 +204,7 @@ def test_13_a_malformed_event_is_set_aside_not_retried_for_ever(tmp_path: Path, 
 
 
 def test_13_a_retry_waits_for_its_time_in_the_files_too(tmp_path: Path, clock: ManualClock) -> None:
-    realm = Realm(tmp_path / "home", "files", clock)
+    realm = Realm(tmp_path / "home", "", clock)
     with closing(realm):
         realm.general(script="import sys; sys.exit(1)")
         realm.event()

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pabal.store import State, Store
 from pabal.testing import ManualClock
 from tests.mailbox.room import Room
 from tests.openers import OPENERS
+from tests.waiting import until
 
 
 class Counted:
@@ -79,7 +80,7 @@ def test_a_file_moved_in_from_elsewhere_on_the_disk_is_answered(served: Room, tm
     path.write_text(json.dumps(publication(served, 5)))
     path.chmod(0o600)
     path.rename(served.root / "requests" / "moved.json")
-    assert eventually(lambda: served.answer("moved.json"))["ok"]
+    assert until(lambda: served.answer("moved.json"))["ok"]
 
 
 def test_a_file_written_in_place_is_answered(served: Room) -> None:
@@ -90,17 +91,7 @@ def test_a_file_written_in_place_is_answered(served: Room) -> None:
         served.server.watch.wake()
         assert served.client("other").ask("health")["status"] == "ok"
         file.write(text[20:])
-    assert eventually(lambda: served.answer("slow.json"))["ok"]
-
-
-def eventually(look: Callable[[], Any], seconds: float = 10.0) -> Any:
-    import time
-
-    end = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.005)
-    return found
+    assert until(lambda: served.answer("slow.json"))["ok"]
 
 
 def test_a_half_written_file_waits_until_it_is_whole(room: Room, clock: ManualClock) -> None:
@@ -212,16 +203,16 @@ def test_the_age_of_a_request_that_says_none_is_that_of_its_file(room: Room, clo
 
 def test_a_consume_that_waits_is_answered_when_something_comes(served: Room) -> None:
     name = served.drop(served.request("consume", {"queue": "jobs", "waitMs": 20_000}))
-    eventually(lambda: served.files("processing") == [name])
+    until(lambda: served.files("processing") == [name])
     served.client("other").ask("publish", {"queue": "jobs", "message": 7})
-    assert eventually(lambda: served.answer(name))["data"]["message"]["payload"] == 7
+    assert until(lambda: served.answer(name))["data"]["message"]["payload"] == 7
 
 
 def test_a_consume_that_waits_hears_what_comes_past_the_mailbox(served: Room) -> None:
     name = served.drop(served.request("consume", {"queue": "jobs", "waitMs": 20_000}))
-    eventually(lambda: served.files("processing") == [name])
+    until(lambda: served.files("processing") == [name])
     served.connection.queue("jobs").publish(8)
-    assert eventually(lambda: served.answer(name))["data"]["message"]["payload"] == 8
+    assert until(lambda: served.answer(name))["data"]["message"]["payload"] == 8
 
 
 def test_a_consume_that_waits_hears_a_delay_end(room: Room, clock: ManualClock) -> None:

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psycopg
 
+DEBIAN = "/usr/lib/postgresql/*/bin/initdb"  # where Debian's packages put it, which is not on the PATH
+
 # Ends the server when whoever started it is gone without a word: its end of the pipe closes.
 _GUARD = "import os, shutil, sys; sys.stdin.read(); os.kill(int(sys.argv[1]), 3); shutil.rmtree(sys.argv[2], True)"
 _SETTINGS = {
@@ -39,7 +41,7 @@ _SETTINGS = {
 
 def binaries() -> Path | None:
     """Return the folder of the newest server's programs, or None."""
-    found = [Path(path).parent for path in glob.glob("/usr/lib/postgresql/*/bin/initdb")]
+    found = [Path(path).parent for path in glob.glob(DEBIAN)]
     if found:
         return max(found, key=lambda path: float(path.parts[-2]))
     program = shutil.which("initdb")

@@ -156,6 +156,28 @@ def test_a_foreign_file_keeps_its_id_and_its_bytes(store: FileStore, queue: Path
     assert held.read_text() == text
 
 
+def test_foreign_files_are_flushed_together_and_those_that_changed_since_once_more(
+    store: FileStore, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(4):
+        move_in(queue, f"{n}.json", f'{{"payload": {n}}}')
+    flushed: list[str] = []
+    sync, sync_all = durable.sync, durable.sync_all
+
+    def count(fd: int) -> None:
+        flushed.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        sync(fd)
+
+    def then_change(fds: list[int]) -> None:
+        sync_all(fds)
+        move_in(queue, "2.json", '{"payload": "another"}')
+
+    monkeypatch.setattr(durable, "sync", count)
+    monkeypatch.setattr(durable, "sync_all", then_change)
+    assert {lease.message.body for lease in take(store, 10)} == {0, 1, "another", 3}
+    assert [flushed.count(f"{n}.json") for n in range(4)] == [1, 1, 2, 1]
+
+
 def test_hidden_and_unfinished_names_are_left_alone(store: FileStore, queue: Path) -> None:
     for name in (".hidden", "half.json.tmp"):
         move_in(queue, name, '{"payload": 1}')

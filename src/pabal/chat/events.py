@@ -14,27 +14,31 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from pabal.connect_topics import TopicConnection
+from pabal.dead_records import SUFFIX
 from pabal.errors import InvalidBody
 from pabal.topic import Shape
 
 MESSAGES = "chat.messages.v1"
 PERSISTED = "chat.messages.persisted.v1"
+REJECTED = f"{MESSAGES}{SUFFIX}"
 PRESENCE = "chat.presence.v1"
 PERSISTOR = "chat-persistor"
+BROADCAST = "chat-broadcast-"  # and the name of a gateway
 MAX_CONTENT = 5000  # characters
 _DAY = 86_400.0
 
 SHAPES = {
     MESSAGES: Shape(3, max_age=7 * _DAY),
-    f"{MESSAGES}.dlq": Shape(3),
+    REJECTED: Shape(3),
     PERSISTED: Shape(3, max_age=7 * _DAY),
     PRESENCE: Shape(1, max_age=600.0),
 }
 
-_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-Uuid = Annotated[str, msgspec.Meta(pattern=rf"\A{_UUID}\Z", description="a UUID in small letters")]
-ClientId = Annotated[str, msgspec.Meta(pattern=rf"(?i)\A{_UUID}\Z", description="a UUID, kept as its client wrote it")]
-Ulid = Annotated[str, msgspec.Meta(pattern=r"\A[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")]
+UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+ULID = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
+Uuid = Annotated[str, msgspec.Meta(pattern=rf"\A{UUID}\Z", description="a UUID in small letters")]
+ClientId = Annotated[str, msgspec.Meta(pattern=rf"(?i)\A{UUID}\Z", description="a UUID, kept as its client wrote it")]
+Ulid = Annotated[str, msgspec.Meta(pattern=rf"\A{ULID}\Z")]
 Content = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CONTENT, pattern=r"\A[^\x00]*\Z")]
 Sequence = Annotated[int, msgspec.Meta(ge=1)]
 Time = Annotated[datetime, msgspec.Meta(tz=True)]

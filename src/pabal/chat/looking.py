@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pabal.chat.events import MESSAGES, PERSISTED, PERSISTOR
+from pabal.chat.events import BROADCAST, MESSAGES, PERSISTED, PERSISTOR
 from pabal.chat.ledger import open_ledger
 from pabal.chat.up import GATEWAY, WORKER, Place
 from pabal.clock import Clock
@@ -15,7 +15,6 @@ from pabal.dead_records import waiting
 from pabal.errors import Outage, StoreMissing, TopicUnknown
 from pabal.runtime.heartbeat import read_pulse
 
-BROADCAST = "chat-broadcast-"
 _MANY = 1000  # rows of the outbox or of the dlq that are counted
 
 

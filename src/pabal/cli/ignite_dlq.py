@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +11,7 @@ from pabal.cli.exits import Exit
 from pabal.cli.ignite_session import command, opened, some_agent_argument
 from pabal.cli.session import json_option
 from pabal.cli.text import ago, clean, json_text, table
-from pabal.errors import DecodeError, MessageUnknown
+from pabal.errors import MessageUnknown
 
 if TYPE_CHECKING:
     from pabal.ignite.graves import Grave
@@ -93,10 +91,13 @@ def _graves(workspace: Workspace, agent: str | None) -> Iterator[Grave]:
 
 def _drop_letters(workspace: Workspace, ids: set[str]) -> None:
     """Remove the dead letters of what lives again."""
-    from pabal.ignite.layout import DEAD_LETTERS, QUEUES
+    from pabal.ignite.layout import DEAD_LETTERS
+    from pabal.store import State
 
-    for path in Path(workspace.root, QUEUES, DEAD_LETTERS).glob("*.mime"):
-        with suppress(DecodeError, FileNotFoundError):
-            body = workspace.layout.codec.decode(path.read_bytes()).body
-            if isinstance(body, dict) and body.get("original_id") in ids:
-                path.unlink()
+    bodies = {
+        entry.id: entry.message.body
+        for entry in workspace.queue(DEAD_LETTERS).entries(State.READY)
+        if entry.message is not None
+    }
+    letters = [id for id, body in bodies.items() if isinstance(body, dict) and body.get("original_id") in ids]
+    workspace.store.purge(DEAD_LETTERS, State.READY, ids=letters, limit=len(letters))

@@ -39,6 +39,7 @@ _SLOW_LOOK = 1.0  # seconds
 @click.option("--header", "headers", type=pair, multiple=True, metavar="NAME=TEXT", help="A further header.")
 @click.option("--id", default="", metavar="ID", help="Its id: sending it again with the same one is safe.")
 @click.option("--delay", type=duration, default="0", metavar="TIME", help="Let it wait before it is given out.")
+@click.option("--ttl", type=duration, default="0", metavar="TIME", help="Bury it if it was not given out by then.")
 @click.option("--body", metavar="YAML", help="The body.")
 @click.option("--body-file", metavar="PATH", help="Read the body from a file, or from stdin if it is -.")
 @json_option

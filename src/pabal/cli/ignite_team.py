@@ -64,7 +64,9 @@ def up(detach: bool, watchers: tuple[str, ...], no_watcher: bool) -> None:
     screen = sys.stdout.isatty()
 
     def more(workspace: Workspace, watch: FdWatch) -> Sequence[Task]:
-        names = [] if no_watcher else chosen(workspace.team, watchers)
+        def names() -> list[str]:
+            return [] if no_watcher else chosen(workspace.team, watchers)
+
         return [*_rounds(workspace), keeper(workspace, watch, names=names, folder=_folder(root))]
 
     handler = _start_log(root)

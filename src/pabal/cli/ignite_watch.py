@@ -17,6 +17,8 @@ from pabal.cli.session import help_if_alone, json_option
 from pabal.cli.text import ago, clean, json_text, table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pabal.ignite.watchers.keeping import Keeper
     from pabal.ignite.watchers.settings import WatcherSettings
     from pabal.ignite.workspace import Workspace
@@ -93,21 +95,24 @@ for _command in (list_watchers, once, run):
     watch.add_command(_command)
 
 
-def keeper(workspace: Workspace, fd_watch: FdWatch, *, names: list[str], folder: Path) -> Keeper:
-    """Return the task that keeps these watchers running beside the team."""
+def keeper(workspace: Workspace, fd_watch: FdWatch, *, names: Callable[[], list[str]], folder: Path) -> Keeper:
+    """Return the task that keeps those watchers running beside the team that `names` names."""
     from pabal.ignite.watchers.keeping import Keeper
     from pabal.ignite.watchers.settings import allowed
     from pabal.runtime.process import Command
 
     program = (sys.executable, "-c", "from pabal.cli.main import main; main()")
-    commands = {
-        name: Command(
-            argv=(*program, "ignite", "watch", "run", "--root", str(workspace.root), name),
-            cwd=folder.absolute(),
-            env=allowed(workspace.team, name, os.environ),
-        )
-        for name in names
-    }
+
+    def commands() -> dict[str, Command]:
+        return {
+            name: Command(
+                argv=(*program, "ignite", "watch", "run", "--root", str(workspace.root), name),
+                cwd=folder.absolute(),
+                env=allowed(workspace.team, name, os.environ),
+            )
+            for name in names()
+        }
+
     return Keeper(workspace, commands, watch=fd_watch)
 
 

@@ -9,6 +9,7 @@ import sys
 import click
 
 from pabal.cli.bridge import bridge
+from pabal.cli.chat import chat
 from pabal.cli.completion import completion
 from pabal.cli.config import config
 from pabal.cli.consume import consume
@@ -39,6 +40,7 @@ _SECTIONS: dict[str, list[click.Command]] = {
     "Tending": [policy, pause, resume, move, doctor],
     "Manager": [up, mq, config, install_service],
     "Agents": [ignite, kingdom, mime],
+    "Chat": [chat],
     "More": [demo, completion],
 }
 

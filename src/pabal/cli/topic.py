@@ -14,6 +14,7 @@ from pabal.cli.session import help_if_alone, json_option
 from pabal.cli.text import clean, json_text, table
 from pabal.cli.topic_dlq import dlq
 from pabal.cli.topic_reset import reset_offsets
+from pabal.cli.topic_retain import retain
 from pabal.cli.topic_session import known_topic, opened_topics, topic_argument, topics_option
 from pabal.cli.topic_tail import record_document, record_line, tail
 from pabal.cli.values import FOREVER, duration, lasting, pair, patience, unique
@@ -237,6 +238,7 @@ def _schema(data: bytes) -> dict[str, Json]:
     return document
 
 
+topic.add_command(retain)
 topic.add_command(tail)
 topic.add_command(reset_offsets)
 topic.add_command(dlq)

@@ -9,8 +9,9 @@ from enum import StrEnum
 
 from pabal.codecs.mime.head import edited
 from pabal.errors import InvalidInput
+from pabal.ignite.papered import PaperedStore
 from pabal.ignite.workspace import Workspace
-from pabal.store import Receipt, State
+from pabal.store import Done, Receipt, Settlement, State
 from pabal.stores.files.calls import exchange
 from pabal.stores.files.dedup import new_tag
 from pabal.stores.files.reading import UNREADABLE, read_whole
@@ -27,6 +28,8 @@ class Fate(StrEnum):
 
 def fate_of(workspace: Workspace, receipt: Receipt) -> Fate:
     """Say where the message of a receipt is, by its token, which every name carries that it gets after the lease."""
+    if workspace.papered is not None:
+        return _fate_in_store(workspace.papered, receipt)
     root, layout = workspace.root, workspace.layout
     places = (
         (layout.directory(receipt.queue, State.INFLIGHT), Fate.HELD),
@@ -38,6 +41,20 @@ def fate_of(workspace: Workspace, receipt: Receipt) -> Fate:
     for folder, fate in places:
         if any(receipt.token in name for name in os.listdir(root / folder)):
             return fate
+    return Fate.REMOVED
+
+
+def _fate_in_store(store: PaperedStore, receipt: Receipt) -> Fate:
+    entry = store.find(receipt.queue, receipt.id)
+    if entry is None or entry.state is State.DONE:
+        return Fate.DONE
+    if entry.state is State.DEAD:
+        return Fate.DEAD
+    if entry.token != receipt.token:
+        return Fate.RETRY
+    if store.papers.path(receipt) is not None:
+        return Fate.HELD
+    store.settle([Settlement(receipt, Done())])  # its paper was there, and its reader has removed it
     return Fate.REMOVED
 
 

@@ -25,6 +25,8 @@ class Grave(NamedTuple):
 
 def graves_of(workspace: Workspace, agent: str) -> Iterator[Grave]:
     """Go through what an agent's queue has buried or set aside, the oldest first."""
+    if workspace.papered is not None:
+        yield from _in_store(workspace, agent)
     for state in (State.DEAD, State.CORRUPT):
         folder = f"{workspace.root}/{workspace.layout.directory(agent, state)}"
         try:
@@ -34,6 +36,15 @@ def graves_of(workspace: Workspace, agent: str) -> Iterator[Grave]:
         for name in names:
             if workspace.layout.admits(name) or (state is State.CORRUPT and not name.endswith(".why")):
                 yield _grave(workspace, agent, state, f"{folder}/{name}")
+
+
+def _in_store(workspace: Workspace, agent: str) -> Iterator[Grave]:
+    for state in (State.DEAD, State.CORRUPT):
+        for entry in workspace.queue(agent).entries(state):
+            failure = entry.failure or Failure("UNKNOWN", "no reason was left")
+            type = entry.message.type if entry.message is not None else ""
+            why = (failure.at, failure.code, failure.reason)
+            yield Grave(agent, entry.id, type, state.value, entry.attempt, *why, path="")
 
 
 def _grave(workspace: Workspace, agent: str, state: State, path: str) -> Grave:

@@ -1,6 +1,6 @@
 """How a team is, read from the folders and from memory: for `status`, `top` and `state/task_health.json`.
 
-Names alone are read, never the documents: ten thousand waiting messages are counted in a few milliseconds.
+Of files, names alone are read, never the documents: ten thousand waiting messages are counted in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pabal.store import State
 
 HEARTBEAT, LOCK, HEALTH = "heartbeat.json", "queue_monitor.lock", "task_health.json"
 _DIGITS = 16
+_LOOKED_AT = 100  # messages at the head of a queue in a database among which the oldest is sought
 
 
 class Load(NamedTuple):
@@ -68,7 +69,9 @@ def report_of(workspace: Workspace) -> Report:
 
 
 def load_of(workspace: Workspace, agent: str) -> Load:
-    """Count what lies in the folders of an agent."""
+    """Count what an agent has and had."""
+    if workspace.papered is not None:
+        return _load_in_store(workspace, agent)
     now = workspace.clock.now()
     ready = delayed = 0
     oldest = ""
@@ -88,6 +91,23 @@ def load_of(workspace: Workspace, agent: str) -> Load:
     inflight = sum(1 for _ in workspace.held_names(agent))
     waited = max(0.0, now - int(oldest) / 1_000_000) if oldest else None
     return Load(agent, ready, delayed, inflight, done, dead, corrupt, waited)
+
+
+def _load_in_store(workspace: Workspace, agent: str) -> Load:
+    found = workspace.store.counts(agent)
+    head = workspace.store.browse(agent, State.READY, limit=_LOOKED_AT)
+    oldest = min((entry.due_at for entry in head), default=None)
+    spoilt = sum(1 for _ in _names(workspace, agent, State.CORRUPT))  # what never came into the store
+    return Load(
+        agent,
+        ready=found.get(State.READY, 0),
+        delayed=found.get(State.DELAYED, 0),
+        inflight=found.get(State.INFLIGHT, 0),
+        done=found.get(State.DONE, 0),
+        dead=found.get(State.DEAD, 0),
+        corrupt=found.get(State.CORRUPT, 0) + spoilt,
+        oldest=None if oldest is None else max(0.0, workspace.clock.now() - oldest),
+    )
 
 
 def _due(marks: str) -> int:

@@ -25,6 +25,7 @@ from pabal.errors import (
     StoreError,
 )
 from pabal.ignite import mail
+from pabal.ignite.dropped import Dropped, files_in
 from pabal.ignite.layout import DEAD_LETTERS, LEGACY, QUEUES
 from pabal.ignite.team import MONITOR
 from pabal.ignite.workspace import Workspace
@@ -32,6 +33,7 @@ from pabal.jsontext import Json
 from pabal.store import FailureCode, State, Terms
 from pabal.stores.files.calls import rename_new
 from pabal.stores.files.dedup import new_tag
+from pabal.stores.files.names import fitting
 from pabal.stores.files.reading import UNREADABLE, read_whole
 
 log = logging.getLogger("pabal.ignite")
@@ -47,6 +49,7 @@ class Intake:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._clock = workspace.clock
+        self._dropped = Dropped(workspace, self._set_aside_as)
         self._again: dict[str, float] = {}  # agents with files that may not be whole yet, and when to look again
 
     def arrived(self, agent: str, name: str) -> None:
@@ -60,16 +63,24 @@ class Intake:
             del self._again[agent]
             self.take_processed(agent)
             self.take_legacy(agent)
+            self.take_dropped(agent)
 
     def next_due(self, now: float) -> float | None:
         return max(0.0, min(self._again.values()) - now) if self._again else None
+
+    # Into queue/, where the mail itself lies in a database
+
+    def take_dropped(self, agent: str) -> None:
+        """Send on what programs put among the files that wait. The store of files does this by itself."""
+        if self._workspace.papered is not None and not self._dropped.take(agent, self._is_whole):
+            self._wait(agent)
 
     # Straight into processed/
 
     def take_processed(self, agent: str) -> None:
         """Move what nobody leased from `processed/` to where mail waits, once it is whole."""
         folder = self._workspace.processed(agent)
-        for name in _files(folder):
+        for name in files_in(folder):
             slot = self._workspace.names.parse(name)
             if (slot is None or not slot.leased) and self._workspace.layout.admits(name):
                 self._move(agent, f"{folder}/{name}", name)
@@ -83,7 +94,9 @@ class Intake:
             try:
                 rename_new(path, target)
             except FileExistsError:
-                rename_new(path, f"{Path(target).with_suffix('')}-{new_tag()}{Path(name).suffix}")
+                ends = self._workspace.names.extension if name.endswith(self._workspace.names.extension) else ""
+                another = f"{fitting(name.removesuffix(ends))}-{new_tag()}{ends}"
+                rename_new(path, f"{os.path.dirname(target)}/{another}")
 
     def _is_whole(self, path: str) -> bool:
         about = os.lstat(path)
@@ -117,7 +130,7 @@ class Intake:
     def take_legacy(self, agent: str) -> None:
         """Turn files of the old YAML form into messages."""
         folder = f"{self._workspace.root}/{QUEUES}/{agent}"
-        for name in filter(self.is_legacy, _files(folder)):
+        for name in filter(self.is_legacy, files_in(folder)):
             path = f"{folder}/{name}"
             try:
                 data, written_at = read_whole(path)
@@ -146,7 +159,7 @@ class Intake:
         missing = [field for field in ("type", "from", "payload") if field not in found]
         if missing:
             raise MissingHeader(f"{', '.join(missing)}: missing from a file of the old form")
-        mark = sha256(agent.encode() + b"/" + name.encode() + b"/" + data).hexdigest()[:32]
+        mark = sha256(agent.encode() + b"/" + os.fsencode(name) + b"/" + data).hexdigest()[:32]
         mail.send(
             self._workspace,
             sender=str(found["from"]),
@@ -158,8 +171,13 @@ class Intake:
         )
 
     def _set_aside(self, agent: str, path: str, exc: PabalError) -> None:
+        self._set_aside_as(agent, path, os.path.basename(path), exc)
+
+    def _set_aside_as(self, agent: str, path: str, name: str, exc: PabalError) -> None:
         folder = f"{self._workspace.root}/{self._workspace.layout.directory(agent, State.CORRUPT)}"
-        target = f"{folder}/{os.path.basename(path)}"
+        target = f"{folder}/{fitting(name)}"
+        if os.path.lexists(target):
+            target += f"~{new_tag()}"  # another bad file of that name keeps its place
         reason = exc.reason if isinstance(exc, DecodeError) else f"{exc.code}: {exc}"
         Path(f"{target}.why").write_text(f"{reason}\n")
         with suppress(FileNotFoundError):
@@ -170,13 +188,18 @@ class Intake:
     def tell_corrupt(self, agent: str) -> None:
         """Tell the leader of what was set aside as unreadable, once for each file."""
         folder = f"{self._workspace.root}/{self._workspace.layout.directory(agent, State.CORRUPT)}"
-        for name in _files(folder):
+        for name in files_in(folder):
             if not name.endswith(".why") and not name.startswith("."):
                 try:
                     reason = Path(f"{folder}/{name}.why").read_text().strip()
                 except OSError:
                     reason = "no reason was left"
-                self.tell(f"corrupt/{agent}/{name}", f"unreadable message {name}", agent, reason)
+                known = fitting(name)
+                self.tell(f"corrupt/{agent}/{known}", f"unreadable message {known}", agent, reason)
+        if self._workspace.papered is not None:
+            for entry in self._workspace.store.browse(agent, State.CORRUPT):
+                reason = entry.failure.reason if entry.failure is not None else "no reason was left"
+                self.tell(f"corrupt/{agent}/{entry.id}", f"unreadable message {entry.id}", agent, reason)
 
     def tell(self, key: str, title: str, assignee: str, reason: str) -> None:
         """Tell the leader of something that a person should look at; the same thing only once."""
@@ -219,17 +242,10 @@ class Intake:
             if name in served or name in self._workspace.team.agents or name == DEAD_LETTERS:
                 continue
             self.take_processed(name)
+            self.take_dropped(name)
             found = [self._workspace.delivery(held) for held in self._workspace.held(name)]
-            if _files(f"{self._workspace.root}/{QUEUES}/{name}"):
+            if self._workspace.papered is not None or files_in(f"{self._workspace.root}/{QUEUES}/{name}"):
                 found += self._workspace.queue(name).lease(_SLICE)
             for delivery in found:
                 with suppress(LeaseLost):
                     delivery.fail(FailureCode.VALIDATION_ERROR, f"there is no agent {name} in the team")
-
-
-def _files(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []

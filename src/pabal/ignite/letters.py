@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from pabal.codec import Codec
+from pabal.codecs.json import JsonCodec
+from pabal.errors import InvalidInput
 from pabal.ignite.layout import DEAD_LETTERS
 from pabal.ignite.team import MONITOR, Team
 from pabal.jsontext import Json
@@ -51,7 +53,10 @@ def letters_of(team: Team, codec: Codec, fresh: Callable[[], tuple[str, float]])
 
 
 def _dead_letter(policy: Policy, codec: Codec, queue: str, message: Message, failure: Failure) -> dict[str, Json]:
-    text = codec.encode(message, queue=queue).decode("utf-8", "replace")
+    try:
+        text = codec.encode(message, queue=queue).decode("utf-8", "replace")
+    except InvalidInput:  # a database holds what no file can, and that may be why it died
+        text = JsonCodec().encode(message, queue=queue).decode("utf-8", "replace")
     if len(text) > _LARGEST_COPY:
         text = f"{text[:_LARGEST_COPY]}\n[cut: the whole message is kept as dead in {queue}]"
     return {

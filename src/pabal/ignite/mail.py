@@ -35,6 +35,7 @@ class Letter(TypedDict, total=False):
     headers: Mapping[str, str] | None
     id: str
     delay: float
+    ttl: float
 
 
 def send(workspace: Workspace, **letter: Unpack[Letter]) -> list[Published]:
@@ -58,8 +59,9 @@ def compose(
     headers: Mapping[str, str] | None = None,
     id: str = "",
     delay: float = 0.0,
+    ttl: float = 0.0,
 ) -> list[Draft]:
-    """Make what `send` would send, without sending it: for `ack(then=…)`."""
+    """Make what `send` would send, without sending it: for `ack(then=…)`. `ttl` is how long it may wait, 0 no limit."""
     team = workspace.team
     check(body)
     types.check(type, body)
@@ -77,6 +79,7 @@ def compose(
         thread_id=thread_id,
         headers={**{name: value for name, value in said.items() if value}, **(headers or {})},
         created_at=at,
+        expires_at=at + ttl if ttl else None,
     )
     policy = team.policy
     terms = Terms(policy.dedup_window, policy.max_bytes, policy.max_waiting)

@@ -7,6 +7,7 @@ lies in the folders: a monitor that was killed is followed by one that goes on f
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from pabal.errors import PabalError, StoreError
 from pabal.ignite import bells, wakes
 from pabal.ignite.bells import Bells
+from pabal.ignite.handing import give_back
 from pabal.ignite.intake import Intake
 from pabal.ignite.layout import DEAD_LETTERS
 from pabal.ignite.memory import Ledger
@@ -44,12 +46,12 @@ class Monitor:
         self._wakes: dict[str, Wake] = {}
         self._ledger = Ledger(lambda: workspace.memory, self._clock.boot)
         self._elsewhere = Elsewhere(watch)
-        self._bells = Bells(workspace)
-        if self._bells.descriptor is not None:
-            watch.add(self._bells.descriptor)
+        self._bells = Bells(workspace, watch)
         self.intake = Intake(workspace)
         self.posts: dict[str, Post] = {}
         self._sweep_at = float("-inf")
+        if workspace.papered is not None:
+            workspace.papered.claim(f"{socket.gethostname()}:{workspace.root}", self._clock.now())
         self._fill()
         self._adopt()
 
@@ -96,13 +98,17 @@ class Monitor:
 
     def _adopt(self) -> None:
         """Go on with what agents had in hand when the monitor before this one ended."""
+        papered, new = self.workspace.papered, set[str]()
         for name, post in self.posts.items():
-            self.intake.set_aside_unreadable(name)
+            if papered is None:
+                self.intake.set_aside_unreadable(name)
+            else:
+                new = papered.catch_up(name)
             for held in self.workspace.held(name):
                 if post.turn is None:
-                    post.adopt(held, woken=self._was_woken(held))
+                    post.adopt(held, woken=held.receipt.token not in new and self._was_woken(held))
                 else:
-                    self.workspace.delivery(held).release()
+                    give_back(self.workspace, self.workspace.delivery(held))
 
     def _was_woken(self, held: Held) -> bool:
         try:
@@ -153,8 +159,6 @@ class Monitor:
         self._ledger.flush(all=True)
 
     def close(self) -> None:
-        if self._bells.descriptor is not None:
-            self._watch.remove(self._bells.descriptor)
         self._bells.close()
         self._elsewhere.close()
 
@@ -163,8 +167,8 @@ class Monitor:
 
     def _hear(self) -> None:
         for agent, where, name in self._bells.rung():
-            if where == bells.ALL:
-                self._sweep_at = float("-inf")
+            if where in (bells.ALL, bells.STORE):
+                self._sweep_at = float("-inf") if where == bells.ALL else self._sweep_at
                 for each in self.posts.values():
                     each.look_at = float("-inf")
             post = self.posts.get(agent)
@@ -180,6 +184,8 @@ class Monitor:
                 post.look_at = float("-inf")
                 if where == bells.QUEUE and self.intake.is_legacy(name):
                     self.intake.take_legacy(agent)
+                elif where == bells.QUEUE:
+                    self.intake.take_dropped(agent)
 
     def _serve(self, now: float) -> None:
         free = self._free()
@@ -210,6 +216,7 @@ class Monitor:
             post.queue.sweep()
             self.intake.take_processed(name)
             self.intake.take_legacy(name)
+            self.intake.take_dropped(name)
             self.intake.tell_corrupt(name)
         self.intake.bury_unknown(self.posts)
         keep = self.workspace.team.keep

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import IO
 
 from pabal.errors import StoreError, WakeFailed
 from pabal.ignite.memory import Presence
@@ -36,12 +35,9 @@ class Presences:
         self._workspace = monitor.workspace
         self._clock = self._workspace.clock
         self._place = place
-        agents = {name: about for name, about in self._workspace.team.agents.items() if about.process}
-        commands = {name: command for name, about in agents.items() if (command := self._command(name, about))}
-        self._logs: dict[int, str] = {id(command): name for name, command in commands.items()}
-        self._supervisor = Supervisor(
-            commands, clock=self._clock, watch=watch, start=self._start, most=self._workspace.team.limits.starts
-        )
+        self._commands = self._wanted()
+        most = self._workspace.team.limits.starts
+        self._supervisor = Supervisor(self._commands, clock=self._clock, watch=watch, start=self._start, most=most)
         self._successes: dict[str, int] = {}
         self._known: dict[str, Presence] = {}
         self._started = self._clock.boot()
@@ -74,13 +70,26 @@ class Presences:
             due.append(max(0.0, self._due - self._clock.boot()))
         return min(due, default=None)
 
+    def reload(self) -> None:
+        """Go by the team file as it stands: end and begin processes, and begin those anew that changed."""
+        before, self._commands = self._commands, self._wanted()
+        for name in before.keys() - self._commands.keys():
+            self._supervisor.drop(name)
+        for name, command in self._commands.items():
+            self._supervisor.keep(name, command)
+        self._known = {name: found for name, found in self._known.items() if name in self._workspace.team.agents}
+
+    def _wanted(self) -> dict[str, Command]:
+        agents = {name: about for name, about in self._workspace.team.agents.items() if about.process}
+        return {name: command for name, about in agents.items() if (command := self._command(name, about))}
+
     def stop(self, grace: float) -> None:
         """End the processes that were kept running, and say that nobody is there."""
         self._supervisor.stop(grace)
         gone = [
             found._replace(presence="gone", since=self._clock.now(), busy_with="", pid=None)
             for name, found in self._known.items()
-            if name in self._logs.values()
+            if name in self._commands
         ]
         try:
             self._workspace.memory.note(gone)
@@ -151,8 +160,6 @@ class Presences:
             return None
 
     def _start(self, command: Command) -> Child:
-        with self._log(command) as log_file:
+        name = next(name for name, known in self._commands.items() if known == command)
+        with open(self._workspace.root / "logs" / f"{name}.log", "ab", buffering=0) as log_file:
             return Child(command, stdout=log_file, stderr=log_file)
-
-    def _log(self, command: Command) -> IO[bytes]:
-        return open(self._workspace.root / "logs" / f"{self._logs[id(command)]}.log", "ab", buffering=0)

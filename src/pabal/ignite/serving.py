@@ -38,6 +38,13 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Reloadable(Protocol):
+    """A task that goes by the team file."""
+
+    def reload(self) -> None: ...
+
+
 class Serving:
     """One workspace, served from the moment this is made until it is closed."""
 
@@ -102,7 +109,7 @@ class Serving:
             if self._stopping:
                 return
             log.info("serving", extra={"pabal": {"root": str(workspace.root), "agents": len(workspace.team.agents)}})
-            with service.on_signals({signal.SIGHUP: monitor.reload}):
+            with service.on_signals({signal.SIGHUP: lambda: _reload(tasks)}):
                 self._ready()
                 service.run()
                 self._stopping = True
@@ -125,3 +132,10 @@ class Serving:
             with service.on_signals({signal.SIGHUP: lambda: None}):
                 watch.wait(pause)
                 self._stopping = self._stopping or service.stopping
+
+
+def _reload(tasks: Sequence[Task]) -> None:
+    """Go by the team file as it stands; the monitor comes first, for it reads it."""
+    for task in tasks:
+        if isinstance(task, Reloadable):
+            task.reload()

@@ -20,6 +20,7 @@ from pabal.policy import DEFAULT_MAX_BYTES, Backoff, DeadLetterPolicy, Policy, R
 FILE = "team.yaml"
 USER, SYSTEM, MONITOR, GITHUB = "user", "system", "queue_monitor", "github_watcher"
 _SENDERS = (USER, SYSTEM, MONITOR, GITHUB)
+_DATABASES = ("sqlite:", "postgresql:")
 _LEASE = 30 * 86400.0  # seconds: the monitor judges turns itself, the lease is only the net beneath
 _DAY = 86400.0
 
@@ -67,6 +68,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agents: dict[str, Agent]
     leader: str = "leader"
+    queues: str = ""
     senders: tuple[str, ...] = ()
     limits: Limits = Limits()
     retry: Tries = Tries()
@@ -84,6 +86,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True):
     retry: Tries
     keep: Keep
     watchers: Mapping[str, Mapping[str, Any]]
+    queues: str = ""  # the URL of a database that the mail lies in; else it lies in the folders
 
     def name_of(self, text: str) -> str:
         """Return the agent that is meant; `ignitian-1` and `ignitian_1` are one. Raise QueueUnknown if none is."""
@@ -127,6 +130,8 @@ def read_team(path: Path) -> Team:
     agents = _numbered(document.agents, mistakes)
     if document.leader not in agents:
         mistakes.append(f"leader: {document.leader} is none of the agents")
+    if document.queues and not document.queues.startswith(_DATABASES):
+        mistakes.append(f"queues: sqlite:PATH or postgresql://…; found {document.queues.partition(':')[0]!r:.40}")
     mistakes += _wrong_limits(document)
     senders = frozenset((*_SENDERS, *document.senders, *document.watchers))
     team = Team(
@@ -137,6 +142,7 @@ def read_team(path: Path) -> Team:
         retry=document.retry,
         keep=document.keep,
         watchers=document.watchers,
+        queues=document.queues,
     )
     if not mistakes:
         try:

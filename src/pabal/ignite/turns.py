@@ -9,21 +9,22 @@ from __future__ import annotations
 import logging
 import os
 from concurrent.futures import Future
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from pabal.codecs.mime import fields
 from pabal.delivery import Delivery
-from pabal.errors import InvalidInput, LeaseLost, WakeFailed
+from pabal.errors import InvalidInput, WakeFailed
 from pabal.ignite import types
 from pabal.ignite.fates import Fate, fate_of, mark
+from pabal.ignite.handing import give_back, hand_over
 from pabal.ignite.memory import Fact, Ledger
 from pabal.ignite.team import Agent
 from pabal.ignite.wakes import Ending, Running, Turn, Wake
 from pabal.ignite.workers import Elsewhere
-from pabal.ignite.workspace import Held, Workspace
+from pabal.ignite.workspace import Held, Workspace, counted
 from pabal.runtime.wake import FdWatch
-from pabal.store import FailureCode, Outcome, Receipt, Retry, Settlement, Verdict
+from pabal.store import FailureCode, Outcome, Retry, Settlement, Verdict
+from pabal.stores.files import FileStore
 
 log = logging.getLogger("pabal.ignite")
 
@@ -69,24 +70,24 @@ class Post:
             self.look_at = now + (SLOW_LOOK if due is None else min(SLOW_LOOK, max(due, _LEAST_PAUSE)))
             return False
         self.served_at = now
-        path = self._path_of(found[0].receipt)
+        path = hand_over(self._workspace, found[0])
         if path is not None:
-            self._begin(found[0], path)
+            self._begin(found[0], path, found[0].attempt)
             self._wake()
         return self.turn is not None
 
     def adopt(self, held: Held, *, woken: bool) -> None:
         """Go on with a turn of the monitor before. What ran for it then has died with that monitor."""
-        self._begin(self._workspace.delivery(held), held.path)
+        self._begin(self._workspace.delivery(held), held.path, held.attempt)
         if isinstance(self.wake, Running):
             self._fail(FailureCode.HANDLER_ERROR, "the monitor ended while its command ran", delay=0.0)
         elif not woken:
             self._wake()
 
-    def _begin(self, delivery: Delivery, path: str) -> None:
+    def _begin(self, delivery: Delivery, path: str, attempt: int) -> None:
         message = delivery.message
         self._delivery = delivery
-        self.turn = Turn(self.name, self.about, path, delivery.receipt, message, delivery.attempt)
+        self.turn = Turn(self.name, self.about, path, delivery.receipt, message, attempt)
         self.since = self.sign_at = self._clock.boot()
         self._note(type=message.type, delivered_at=self._clock.now(), wake=self.about.wake)
 
@@ -154,8 +155,7 @@ class Post:
             assert self._delivery is not None
             delivery = self._delivery
             self._clear()
-            with suppress(LeaseLost):
-                delivery.release()
+            give_back(self._workspace, delivery)
 
     @property
     def running(self) -> bool:
@@ -190,7 +190,7 @@ class Post:
     def _fail(self, code: FailureCode, reason: str, *, delay: float | None = None, final: bool = False) -> None:
         assert self._delivery is not None and self.turn is not None
         delivery = self._delivery
-        failure = self.queue.failure(code, reason, delivery.attempt, delivery.failure)
+        failure = self.queue.failure(code, reason, counted(delivery.attempt, delivery.failure), delivery.failure)
         verdict = self.queue.judge(delivery.message, failure, delay=delay, final=final)
         if isinstance(verdict, Retry):
             again = datetime.fromtimestamp(self._clock.now() + verdict.delay, UTC).isoformat(timespec="seconds")
@@ -217,6 +217,9 @@ class Post:
         fate = fate_of(self._workspace, self.turn.receipt)
         if fate in (Fate.MOVING, Fate.HELD):
             return  # between two folders, or under another name: a later look finds how it ends
+        store = self._workspace.store
+        if fate is Fate.REMOVED and isinstance(store, FileStore):
+            store.forget(self.name, self.turn.receipt.id)
         self._over("done" if fate in (Fate.DONE, Fate.REMOVED) else fate.value, "")
 
     def _over(self, outcome: str, error: str) -> None:
@@ -233,11 +236,6 @@ class Post:
         self.wake.stop(self.turn)
         self.turn = self._delivery = self._waking = None
         self.look_at = float("-inf")
-
-    def _path_of(self, receipt: Receipt) -> str | None:
-        names = self._workspace.held_names(self.name)
-        found = next((name for name, slot in names if slot.token == receipt.token), None)
-        return None if found is None else f"{self._workspace.processed(self.name)}/{found}"
 
     def _note(
         self,

@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pabal.clock import Clock, SystemClock
+from pabal.connect import connect, parse_url
 from pabal.delivery import Delivery
 from pabal.durable import make_dirs, translated
-from pabal.errors import MessageUnknown, StoreMissing
+from pabal.errors import InvalidConfig, MessageUnknown, StoreMissing
 from pabal.ignite.layout import DEAD_LETTERS, PROCESSED, QUEUES, IgniteLayout
 from pabal.ignite.letters import letters_of
 from pabal.ignite.memory import FILE as MEMORY
 from pabal.ignite.memory import Memory
+from pabal.ignite.papered import PaperedStore
+from pabal.ignite.papers import Papers
 from pabal.ignite.team import FILE, Team, read_team
 from pabal.message import Message
 from pabal.policy import DeadLetterPolicy, Policy
 from pabal.queue import Queue
-from pabal.store import Lease, Receipt
+from pabal.store import Failure, Lease, Receipt, Store
 from pabal.stores.files import FileStore
 from pabal.stores.files.names import Names, Slot
 from pabal.stores.files.reading import UNREADABLE, read_failure, read_whole
@@ -45,6 +48,11 @@ class Held(NamedTuple):
     attempt: int
 
 
+def counted(attempt: int, failure: Failure | None) -> int:
+    """Return which attempt this is, not counting those that were given back: a failure says how many were before it."""
+    return attempt if failure is None else min(attempt, failure.attempt + 1)
+
+
 class Workspace:
     """One team's folder. Close it, or use it in a `with` block."""
 
@@ -57,7 +65,11 @@ class Workspace:
         self.clock = clock
         for part in (STATE, LOGS, HOOKS, BEATS):
             make_dirs(self.root / part)
-        self.store = FileStore(self.root, clock=clock, layout=self.layout)
+        self.papered: PaperedStore | None = None  # where the mail lies in a database
+        if team.queues:
+            papers = Papers(self.root, self.layout, self.names, clock)
+            self.papered = PaperedStore(connect(self._url(), clock=clock).store, papers)
+        self.store: Store = self.papered or FileStore(self.root, clock=clock, layout=self.layout)
 
     @classmethod
     def open(cls, root: Path | str = DEFAULT_ROOT, *, clock: Clock | None = None) -> Workspace:
@@ -67,9 +79,19 @@ class Workspace:
             raise StoreMissing(f"no workspace at {place}: `pabal ignite init` makes one, or give --root DIR")
         return cls(place, read_team(place / FILE), clock or SystemClock())
 
+    def _url(self) -> str:
+        """Return the URL of the team's database; a path in it is meant from the workspace."""
+        scheme, path = parse_url(self.team.queues)
+        if scheme == "postgresql" or path.is_absolute():
+            return self.team.queues
+        return f"{scheme}:{self.root}/{self.team.queues.partition(':')[2]}"
+
     def reload(self) -> None:
         """Read the team file again; raise InvalidConfig and keep the old team if it has mistakes."""
-        self.team = read_team(self.root / FILE)
+        team = read_team(self.root / FILE)
+        if team.queues != self.team.queues:
+            raise InvalidConfig(str(self.root / FILE), ("queues: changes when the team is started anew",))
+        self.team = team
 
     def prepare(self) -> None:
         """Give every agent its queue and its policy."""
@@ -78,6 +100,8 @@ class Workspace:
         wanted[DEAD_LETTERS] = Policy(dead_letters=keep)
         for name, policy in wanted.items():
             queue = self.queue(name)
+            if self.papered is not None:
+                self.papered.papers.make(name)
             if self.store.settings(name) is None or queue.policy != policy:
                 queue.configure(policy)
 
@@ -158,9 +182,16 @@ class Workspace:
 
     def delivery(self, held: Held) -> Delivery:
         """Return what settles a message that is in hand."""
-        why = self.root / self.layout.private(held.receipt.queue) / "why" / f"{held.receipt.id}.why"
-        lease = Lease(held.receipt, held.message, held.attempt, held.message.created_at, read_failure(str(why)))
+        failure, message = self._failure(held.receipt), held.message
+        lease = Lease(held.receipt, message, counted(held.attempt, failure), message.created_at, failure)
         return Delivery(self.queue(held.receipt.queue), lease, self.team.policy.visibility)
+
+    def _failure(self, receipt: Receipt) -> Failure | None:
+        """Return why the attempt before this one failed."""
+        if self.papered is not None:
+            found = self.papered.find(receipt.queue, receipt.id)
+            return found.failure if found is not None else None
+        return read_failure(f"{self.root}/{self.layout.private(receipt.queue)}/why/{receipt.id}.why")
 
     def relative(self, path: str) -> str:
         return os.path.relpath(path, self.root)

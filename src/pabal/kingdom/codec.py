@@ -55,7 +55,8 @@ class KingdomCodec:
             text = data.decode()
             document = jsontext.decode(data)
             words = _WORDS.get(kind_of(document), {}).get(state, ("pending",))
-            if kind_of(document) is Result or document.get("status") in words:
+            # A document that says nothing is pending, as its type has it: a look at it is no reason to write it anew.
+            if kind_of(document) is Result or document.get("status", "pending") in words:
                 return data
             return _with_status(text, words[0]).encode()
         except (ValueError, AttributeError) as exc:
@@ -81,6 +82,7 @@ def unchecked(document: Mapping[str, Any], *, id: str = "", at: float = 0.0) -> 
         type=body.get("type", ""),
         target=_target(found),
         priority=PRIORITIES[getattr(found, "priority", "normal")],
+        group=found.task_id if isinstance(found, Notice) else "",  # what is told of a task is told in its order
         dedup_key=_key(found),
         created_at=instant(created) if created else round(at, 3),
     )

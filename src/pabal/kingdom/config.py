@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -99,6 +100,32 @@ class King(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     intervals: Intervals = Intervals()
     ageing: Ageing = Ageing()
     gate: Gate = Gate()
+
+
+class Followed(Generic[T]):
+    """A file of the configuration that is read again when it changed. A mistake in it leaves things as they were."""
+
+    def __init__(self, path: Path, kind: type[T]) -> None:
+        self._path = path
+        self._kind = kind
+        self._read: object = self  # what the file was like when it was last read
+        self._value = kind()
+        self._problem = ""
+
+    def look(self) -> tuple[T, str]:
+        """Return what it says, and what is wrong with it."""
+        try:
+            about = os.stat(self._path)
+            found = (about.st_mtime_ns, about.st_size, about.st_ino)
+        except OSError:
+            found = None
+        if found != self._read:
+            self._read = found
+            try:
+                self._value, self._problem = read_config(self._path, self._kind), ""
+            except InvalidConfig as exc:
+                self._problem = str(exc)
+        return self._value, self._problem
 
 
 def read_config(path: Path, kind: type[T]) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -31,10 +31,18 @@ ANSWERS = frozenset({"slack.thread.reply", "slack.human_response"})
 CHATS = frozenset({"slack.channel.message", "slack.app_mention"})
 MAX_PROCLAMATION = 3000
 
-_TASK_ID = re.compile(r"task-\d{8}-\d{3,}", re.ASCII)
-_CHANNEL = re.compile(r"[CDU][A-Z0-9]+", re.ASCII)
+# What else a result must say, by its status.
+NEEDED = {"failed": "error", "killed": "error", "needs_human": "question", "skipped": "reason"}
+
+_TASK_ID = re.compile("^task-[0-9]{8}-[0-9]{3,}$")
+_CHANNEL = re.compile("^([CDU][A-Z0-9]+)?$")
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+def _told(**rules: object) -> msgspec.Meta:
+    """Tell the schema what `__post_init__` checks, which says more clearly what is wrong."""
+    return msgspec.Meta(extra_json_schema=rules)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +105,7 @@ class Proclamation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something to be told in a channel of its own, whatever else is told of the task."""
 
     channel: str
-    message: str
+    message: Annotated[str, _told(minLength=1, maxLength=MAX_PROCLAMATION)]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.message) <= MAX_PROCLAMATION:
@@ -109,7 +117,7 @@ class Proclamation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a soldier says of its task."""
 
-    task_id: str
+    task_id: Annotated[str, _told(pattern=_TASK_ID.pattern)]
     status: Status
     summary: str
     error: str = ""
@@ -117,10 +125,11 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     kind: QuestionKind | None = None
     options: list[str] = []
+    expire_seconds: Annotated[float, _told(minimum=0)] = 0.0  # of the question; 0: as the kingdom has it
     checkpoint_path: str = ""
     session_id: str = ""
     memory_updates: list[str] = []
-    notify_channel: str = ""
+    notify_channel: Annotated[str, _told(pattern=_CHANNEL.pattern)] = ""
     proclamation: Proclamation | None = None
     details: Any = None
     metrics: dict[str, Any] = {}
@@ -130,10 +139,12 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if not _TASK_ID.fullmatch(self.task_id):
             raise InvalidBody(f"task_id must be like task-20260226-001; found {self.task_id!r:.80}")
-        needed = {"failed": "error", "killed": "error", "needs_human": "question", "skipped": "reason"}.get(self.status)
+        needed = NEEDED.get(self.status)
         if needed and not getattr(self, needed):
             raise InvalidBody(f"a result with status {self.status} says its {needed}; found none")
-        if self.notify_channel and not _CHANNEL.fullmatch(self.notify_channel):
+        if not self.expire_seconds >= 0:
+            raise InvalidBody(f"expire_seconds must be 0 or more; found {self.expire_seconds!r:.40}")
+        if not _CHANNEL.fullmatch(self.notify_channel):
             raise InvalidBody(f"notify_channel must be a channel id like C0TEAM; found {self.notify_channel!r:.80}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ import msgspec
 
 from pabal.clock import Clock, SystemClock
 from pabal.connect import Connection, connect, parse_url
-from pabal.durable import make_dirs, sync_dir, translated
-from pabal.errors import StoreMissing
+from pabal.durable import make_dirs, replace_whole, sync_dir, translated
+from pabal.errors import InvalidConfig, StoreMissing
 from pabal.kingdom import policies
 from pabal.kingdom.codec import message_of, unchecked
-from pabal.kingdom.config import King, System, read_config
+from pabal.kingdom.config import Followed, King, System, read_config
 from pabal.kingdom.documents import Event, Notice, Result, Task, document_of, stamp
 from pabal.kingdom.journal import FILE, Journal
 from pabal.kingdom.layout import COMPLETED, EVENTS, MESSAGES, RESULTS, TASKS, KingdomLayout
@@ -39,6 +40,7 @@ FOLDERS = (
     "memory/shared",
     "plugins",
     COMPLETED,
+    "schemas",
     "state/king",
     "state/prompts",
     "state/results/archive",
@@ -46,6 +48,7 @@ FOLDERS = (
     "workspace",
 )
 SYSTEM, KING = "config/system.yaml", "config/king.yaml"
+SCHEMA = "schemas/soldier-result.schema.json"  # here and in a home
 _QUEUE_OF = {Event: EVENTS, Task: TASKS, Result: RESULTS, Notice: MESSAGES}
 
 
@@ -57,7 +60,7 @@ class Home:
         self.clock = clock
         self.variables = variables
         self.config = read_config(self.root / SYSTEM, System)
-        self.king = read_config(self.root / KING, King)
+        self._king = Followed(self.root / KING, King)
         for folder in FOLDERS:
             make_dirs(self.root / folder)
         self.on_files = not self.config.queues
@@ -89,11 +92,27 @@ class Home:
         return home
 
     def prepare(self) -> None:
-        """Give every queue its policy."""
+        """Give every queue its policy, and soldiers the schema of this release; refuse a king.yaml with a mistake."""
+        if self.king_problem:
+            raise InvalidConfig(self.king_problem)
         for name, policy in policies.of(self.config).items():
             queue = self.queue(name)
             if self.store.settings(name) is None or queue.policy != policy:
                 queue.configure(policy)
+        schema = resources.files("pabal.kingdom").joinpath(SCHEMA).read_bytes()
+        with translated(f"writing {SCHEMA}"):
+            place = self.root / SCHEMA
+            if not place.exists() or place.read_bytes() != schema:
+                replace_whole(place, schema, mode=0o644)
+
+    @property
+    def king(self) -> King:
+        """Return what `config/king.yaml` says at this moment, or said before somebody made a mistake."""
+        return self._king.look()[0]
+
+    @property
+    def king_problem(self) -> str:
+        return self._king.look()[1]
 
     @property
     def store(self) -> Store:
@@ -116,14 +135,17 @@ class Home:
     def draft(self, value: Event | Task | Result | Notice, *, key: str = "") -> Draft:
         """Make a draft of a document for the queue of its kind; `key` is a dedup key where its id is not enough."""
         message = unchecked(document_of(value), at=self.clock.now())  # the queue checks it
-        return self.queue(_QUEUE_OF[type(value)]).draft(
+        draft = self.queue(_QUEUE_OF[type(value)]).draft(
             message.body,
             id=message.id,
             type=message.type,
             target=message.target,
             priority=message.priority,
+            group=message.group,
             dedup_key=key or message.dedup_key,
         )
+        # The sequences never give an id twice: only an id that comes from elsewhere needs to be remembered.
+        return draft._replace(given_id=isinstance(value, Event | Result))
 
     def emit(self, events: Sequence[Event]) -> list[Published]:
         """Publish events, each once: an id that was published in the last 30 days is a duplicate."""
@@ -173,10 +195,11 @@ class Home:
     def _store(self) -> Store:
         if self.on_files:
             return FileStore(self.root, clock=self.clock, layout=KingdomLayout())
-        _, path = parse_url(self.config.queues)
-        scheme, rest = self.config.queues.split(":", 1)
-        url = self.config.queues if path.is_absolute() else f"{scheme}:{self.root}/{rest}"
-        make_dirs((self.root / path).parent)
+        url = self.config.queues
+        scheme, path = parse_url(url)
+        if scheme != "postgresql":  # whose path is the name of a database
+            make_dirs((self.root / path).parent)
+            url = url if path.is_absolute() else f"{scheme}:{self.root}/{url.split(':', 1)[1]}"
         return connect(url, clock=self.clock).store
 
     def _highest(self, queue: str) -> Any:

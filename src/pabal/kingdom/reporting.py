@@ -21,6 +21,7 @@ from pabal.kingdom.records import Record
 from pabal.kingdom.routing import Table
 from pabal.kingdom.sentinel.problems import FILE as WATCHERS
 from pabal.kingdom.sentinel.problems import Problems
+from pabal.kingdom.staleness import config_problems
 from pabal.kingdom.supervision import holder_of
 from pabal.runtime.heartbeat import read_pulse
 from pabal.store import Entry, State
@@ -74,6 +75,7 @@ def report(home: Home) -> Report:
         most_soldiers=most,
         queues=queues,
         problems=[
+            *config_problems(home),
             *routing.problems,
             *_set_aside(home),
             *_orphaned(home, routing),

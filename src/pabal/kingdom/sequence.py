@@ -34,17 +34,27 @@ class Sequence:
         self._day = ""
         self._next = self._end = 0
 
+    def expect(self, count: int) -> None:
+        """Reserve at once what so many will be taken one by one."""
+        with self._turn:
+            day = self._today()
+            if day != self._day or self._end - self._next < count:
+                self._reserve(day, max(self.block, count))
+
     def take(self, count: int = 1) -> list[str]:
         """Return ids that nobody had before and nobody else gets."""
         with self._turn:
             return [self._take(left) for left in range(count, 0, -1)]
 
     def _take(self, left: int) -> str:
-        day = datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y%m%d")
+        day = self._today()
         if day != self._day or self._next >= self._end:
             self._reserve(day, max(self.block, left))
         self._next += 1
         return f"{self._prefix}-{day}-{self._next - 1:03}"
+
+    def _today(self) -> str:
+        return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y%m%d")
 
     def _reserve(self, day: str, count: int) -> None:
         with translated(f"counting in {self._path}"):

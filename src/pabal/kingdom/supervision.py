@@ -37,6 +37,7 @@ class Kingdom:
         self._supervisor = supervisor
         self._signature: object = None
         self._generals: set[str] = set()
+        self._chamberlain: tuple[int | None, float] = (None, 0.0)  # his process, and since when we know of it
         for role in home.config.roles:
             supervisor.keep(role, self._command(role))
 
@@ -47,7 +48,7 @@ class Kingdom:
             self._muster()
         if CHAMBERLAIN in self._home.config.roles and self._hangs():
             self._home.journal.note("recovery.session_restarted", "supervisor", role=CHAMBERLAIN, reason="hung")
-            self._supervisor.restart(CHAMBERLAIN)
+            self._supervisor.restart(CHAMBERLAIN, self._home.config.stop_seconds)
         self._supervisor.step()
 
     def next_due(self) -> float:
@@ -63,9 +64,15 @@ class Kingdom:
         self._generals = wanted
 
     def _hangs(self) -> bool:
+        """Say whether the chamberlain has not finished a pass for too long, be it his first."""
+        pid = next(state.pid for state in self._supervisor.states() if state.name == CHAMBERLAIN)
+        now = self._home.clock.boot()
+        if pid != self._chamberlain[0]:
+            self._chamberlain = (pid, now)
         pulse = read_pulse(self._home.root / "state" / CHAMBERLAIN / "heartbeat", self._home.clock, PATIENCE)
-        pids = {state.name: state.pid for state in self._supervisor.states()}
-        return pulse.state == "hung" and pulse.beat is not None and pulse.beat.pid == pids.get(CHAMBERLAIN)
+        if pulse.beat is not None and pulse.beat.pid == pid:
+            return pulse.state == "hung"
+        return pid is not None and now - self._chamberlain[1] > PATIENCE
 
     def _command(self, role: str) -> Command:
         return Command(argv=self._argv(role), cwd=self._home.root, env=self._home.variables)

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pabal.manager.metrics import Metrics
-from pabal.store import (
-    Checkable,
-    Draft,
-    Entry,
-    Finding,
-    Lease,
-    Outcome,
-    Published,
-    Receipt,
-    Settlement,
-    State,
-    Store,
-    Waitable,
-    Watch,
-)
+from pabal.passing import PassingStore
+from pabal.store import Checkable, Draft, Finding, Lease, Outcome, Published, Settlement, Store
 
 
-class ObservedStore:
-    """Passes every call on to a store that can be watched and checked, as all that a manager opens can."""
+class ObservedStore(PassingStore):
+    """A store that can be checked too, as all that a manager opens can."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._store = store
+        super().__init__(store)
         self._metrics = metrics
 
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
@@ -53,50 +39,5 @@ class ObservedStore:
                     self._metrics.published(draft.queue, 1)
         return outcomes
 
-    def extend(self, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:
-        return self._store.extend(receipts, seconds)
-
-    def expired(self, queue: str, limit: int) -> list[Lease]:
-        return self._store.expired(queue, limit)
-
-    def next_due(self, queue: str) -> float | None:
-        return self._store.next_due(queue)
-
-    def counts(self, queue: str) -> dict[State, int]:
-        return self._store.counts(queue)
-
-    def browse(self, queue: str, state: State, *, after: str = "", limit: int = 100) -> list[Entry]:
-        return self._store.browse(queue, state, after=after, limit=limit)
-
-    def find(self, queue: str, id: str) -> Entry | None:
-        return self._store.find(queue, id)
-
-    def revive(self, queue: str, ids: Sequence[str]) -> list[str]:
-        return self._store.revive(queue, ids)
-
-    def purge(
-        self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
-    ) -> int:
-        return self._store.purge(queue, state, age=age, limit=limit, ids=ids)
-
-    def queues(self) -> list[str]:
-        return self._store.queues()
-
-    def settings(self, queue: str) -> Mapping[str, Any] | None:
-        return self._store.settings(queue)
-
-    def configure(self, queue: str, settings: Mapping[str, Any]) -> None:
-        self._store.configure(queue, settings)
-
-    def facts(self) -> Mapping[str, str]:
-        return self._store.facts()
-
-    def watch(self, queues: Sequence[str]) -> Watch:
-        assert isinstance(self._store, Waitable)
-        return self._store.watch(queues)
-
     def check(self, *, repair: bool) -> list[Finding]:
         return self._store.check(repair=repair) if isinstance(self._store, Checkable) else []
-
-    def close(self) -> None:
-        self._store.close()

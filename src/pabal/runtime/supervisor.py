@@ -92,11 +92,11 @@ class Supervisor:
             for name, post in self._posts.items()
         ]
 
-    def restart(self, name: str) -> None:
+    def restart(self, name: str, grace: float = GRACE) -> None:
         """Start a child anew at the next step, without a pause: it is ended first if it runs."""
         post = self._posts[name]
         if post.child is not None:
-            self._take_out(post, post.child.stop())
+            self._take_out(post, post.child.stop(grace))
         post.failures, post.due = 0, self._clock.boot()
 
     def keep(self, name: str, command: Command) -> None:

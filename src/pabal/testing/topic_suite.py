@@ -1,4 +1,4 @@
-"""The topic contract as tests: a driver that passes them keeps T1 to T10 as far as one machine that stays up can show.
+"""The topic contract as tests: a driver that passes them keeps T1 to T11 as far as one machine that stays up can show.
 
 To test a driver, subclass `TopicSuite` and give a fixture:
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pabal.errors import Fenced, GroupBusy
+from pabal.errors import Fenced, GroupBusy, InvalidInput, TooLarge
 from pabal.testing.store_place import Child, soon
 from pabal.testing.topic_place import (
     SESSION,
@@ -167,6 +167,59 @@ class GroupTests(TopicPlace):
         for number in range(3):
             ours = [n for n in seen if n // 100 == number]
             assert ours == sorted(ours), "order within a partition is kept across its owners"
+
+    def test_t11_a_note_is_found_by_whoever_takes_the_partition_over(self, topics: Topics, topic: str) -> None:
+        topics.create(topic, Shape(2))
+        append(topics, topic, *range(5), partition=0)
+        with joined(topics, topic) as member:
+            take(member, 5)
+            member.commit({0: 0}, {0: "at the very beginning"})
+            member.commit({0: 2}, {0: "Grüße 파발"})
+            assert member.note(0) == ""  # as it stood when this member came
+        for _ in range(2):
+            with joined(topics, topic) as member:
+                assert numbers(take(member, 3)) == [2, 3, 4]
+                assert (member.note(0), member.note(1)) == ("Grüße 파발", "")
+                member.commit({0: 1}, {0: "behind what is committed"})
+        with joined(topics, topic) as member:
+            found = take(member, 3)
+            member.commit({0: 2}, {0: "the same offset"})
+        with joined(topics, topic) as member:
+            take(member, 3)
+            assert member.note(0) == "the same offset"
+            commit(member, found)
+        with joined(topics, topic) as member:
+            settle(member, partitions=2)
+            assert member.note(0) == ""
+
+    def test_t11_the_note_of_a_killed_process_is_found(self, topics: Topics, reopen: Reopen, topic: str) -> None:
+        topics.create(topic, Shape(1))
+        append(topics, topic, *range(3))
+
+        def begin_and_die() -> None:
+            member = reopen().join(topic, "readers", session=SESSION)
+            take(member, 3)
+            member.commit({0: 1}, {0: "begun 1"})
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        child = Child(begin_and_die)
+        os.waitpid(child.pid, 0)
+        with joined(topics, topic) as member:
+            assert numbers(take(member, 2)) == [1, 2] and member.note(0) == "begun 1"
+        topics.reset(topic, "readers", {0: 1})
+        with joined(topics, topic) as member:
+            assert numbers(take(member, 2)) == [1, 2] and member.note(0) == ""
+
+    def test_t11_a_note_that_no_driver_can_take_is_named(self, topics: Topics, topic: str) -> None:
+        topics.create(topic, Shape(1))
+        append(topics, topic, 0)
+        with joined(topics, topic) as member:
+            take(member, 1)
+            with pytest.raises(TooLarge, match="1000"):
+                member.commit({0: 1}, {0: "x" * 1001})
+            with pytest.raises(InvalidInput, match="goes with an offset"):
+                member.commit({}, {0: "x"})
+            member.commit({0: 1}, {0: "파" * 1000})
 
     def test_a_member_can_go_back_without_committing(self, topics: Topics, topic: str) -> None:
         topics.create(topic, Shape(1))

@@ -78,6 +78,28 @@ class RecordTests(TopicPlace):
         with joined(topics, topic) as member:
             assert values(take(member, 1)) == ["d"]
 
+    def test_t9_what_is_kept_can_be_changed_for_every_handle(self, topics: Topics, reopen: Reopen, topic: str) -> None:
+        topics.create(topic, Shape(1))
+        append(topics, topic, "a", "b", "c")
+        other = reopen()
+        append(other, topic, "d")
+        topics.retain(topic, max_bytes=1 << 20)
+        topics.retain(topic, max_age=1.0)
+        assert soon(lambda: other.shape(topic) == Shape(1, 1.0, 1 << 20), timeout=20.0)
+
+        def gone() -> bool:
+            other.trim(topic)
+            return other.bounds(topic) == [Bounds(4, 4)]
+
+        assert soon(gone, timeout=20.0)
+        topics.retain(topic, max_age=0.0, max_bytes=0)
+        assert soon(lambda: other.shape(topic) == Shape(1), timeout=20.0)
+        with pytest.raises(InvalidInput, match="0 or more"):
+            topics.retain(topic, max_age=-1.0)
+        with pytest.raises(TopicUnknown):
+            topics.retain(f"{topic}-none", max_age=1.0)
+        other.close()
+
     def test_t10_a_damaged_record_says_so_and_the_others_are_read(
         self, topics: Topics, damage: Damage, topic: str
     ) -> None:

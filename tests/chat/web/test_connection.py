@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from playwright.sync_api import Route, WebSocketRoute, expect
 
-from tests.chat.running import Person, Up, until
+from tests.chat.running import Person, Up
 from tests.chat.web.conftest import OpenTab
 from tests.chat.web.tab import Tab
+from tests.waiting import until
 
 SOCKET = re.compile("/socket.io/")
 

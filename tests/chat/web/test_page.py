@@ -9,9 +9,10 @@ import zlib
 import pytest
 from playwright.sync_api import expect
 
-from tests.chat.running import PASSWORD, Person, until
+from tests.chat.running import PASSWORD, Person
 from tests.chat.web.conftest import OpenTab
 from tests.chat.web.tab import Tab
+from tests.waiting import until
 
 
 def picture(width: int = 64, height: int = 48) -> bytes:

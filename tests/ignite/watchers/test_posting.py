@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from pabal.errors import InvalidConfig, QueueUnknown
+from pabal.ignite.monitor import Monitor
 from pabal.ignite.watchers.posting import memory_path, watching_of
 from pabal.ignite.watchers.settings import allowed, read_settings
 from pabal.ignite.workspace import Workspace
 from pabal.message import Message
+from pabal.runtime.wake import FdWatch
 from pabal.store import State
+from pabal.testing import ManualClock
 from tests.ignite.workplace import make_workspace
 
 LINE = '{"key": "k", "type": "%s", "body": {"goal": "g", "text": "t"}, "thread_id": "T", "to": "%s"}'
@@ -71,6 +75,36 @@ def test_a_watcher_that_died_before_it_remembered_sends_nothing_twice(tmp_path: 
     memory_path(workspace, "bell").unlink()
     watching_of(workspace, "bell", folder=tmp_path, variables={}).once()
     assert len(mail_of(workspace, "strategist")) == 1
+
+
+@pytest.mark.parametrize(("ends", "known"), [("done", 86000.0), ("removed", 250.0)])
+def test_the_id_of_an_event_is_known_for_as_long_as_the_page_says(tmp_path: Path, ends: str, known: float) -> None:
+    """Its message being done, for the day that it is kept; its file being removed, for five minutes."""
+    clock = ManualClock()
+    with make_workspace(tmp_path / "team", more=watchers(said()), clock=clock) as workspace:
+        table = FdWatch()
+        monitor = Monitor(workspace, watch=table, folder=tmp_path)
+
+        def tell() -> int:
+            memory_path(workspace, "bell").unlink(missing_ok=True)  # killed before it could write this
+            watching_of(workspace, "bell", folder=tmp_path, variables={}).once()
+            for _ in range(5):
+                monitor.step()
+                table.wait(0.01)
+            return len(workspace.held("strategist"))
+
+        assert tell() == 1
+        if ends == "done":
+            workspace.delivery(workspace.held("strategist")[0]).ack()
+        else:
+            os.unlink(workspace.held("strategist")[0].path)
+        clock.advance(known)
+        assert tell() == 0
+        clock.advance(500.0)
+        workspace.queue("strategist").sweep()
+        assert tell() == 1
+        monitor.close()
+        table.close()
 
 
 @pytest.mark.parametrize("line", [said("no_such_type"), said("help_request"), said(to="nobody")])

@@ -195,6 +195,7 @@ def test_what_is_old_goes_and_what_is_needed_stays(realm: Realm, chamberlain: Ch
     Questions(realm.home).ask(Question(task_id="task-20250101-002", text="?", asked_at="2999-01-01T00:00:00Z"))
     gone = [
         age(root / "state/prompts/task-20250101-001.md", clock, 4),
+        age(root / "state/prompts/task-20250101-001.json", clock, 4),
         age(root / "state/sentinel/seen/evt-old", clock, 31),
         age(root / "state/results/task-20250101-001-raw.json", clock, 8),
         age(root / "logs/sessions/soldier-1.err", clock, 8),
@@ -202,6 +203,7 @@ def test_what_is_old_goes_and_what_is_needed_stays(realm: Realm, chamberlain: Ch
     ]
     kept = [
         age(root / "state/prompts" / f"{task}.md", clock, 4),
+        age(root / "state/prompts" / f"{task}.json", clock, 4),
         age(root / "state/results/task-20250101-002-checkpoint.json", clock, 8),
         age(root / "state/sentinel/seen/evt-new", clock, 29),
         root / "config/system.yaml",

@@ -20,7 +20,7 @@ from tests.kingdom.realm import Realm, eventually
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Realm]:
-    found = Realm(tmp_path / "home", "files", SystemClock())
+    found = Realm(tmp_path / "home", "", SystemClock())
     yield found
     found.close()
 

@@ -15,6 +15,7 @@ from pabal.errors import InvalidConfig, InvalidInput, NameTaken
 from pabal.kingdom.envoy import settings
 from pabal.kingdom.envoy.http import HttpDoor
 from pabal.kingdom.envoy.questions import Question, Questions
+from pabal.testing import ManualClock
 from tests.kingdom.realm import PABAL, Realm
 
 TASK = "task-20260101-001"
@@ -123,7 +124,9 @@ def command(realm: Realm, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_questions_are_listed_and_answered_in_the_terminal(realm: Realm, questions: Questions) -> None:
+def test_questions_are_listed_and_answered_in_the_terminal(
+    realm: Realm, questions: Questions, clock: ManualClock
+) -> None:
     shown = command(realm, "questions").stdout
     assert TASK in shown and "merge?" in shown and "yes or no" in shown
     assert "perhaps" in command(realm, "answer", TASK, "perhaps").stderr
@@ -134,4 +137,5 @@ def test_questions_are_listed_and_answered_in_the_terminal(realm: Realm, questio
     assert json.loads(command(realm, "questions", "--all", "--json").stdout)["via"] == "terminal"
     assert command(realm, "answer", TASK, "no").returncode != 0
     assert "asked nothing" in command(realm, "answer", "task-20260101-009", "x").stderr
+    clock.advance(600)  # the command has the clock of the machine, which did not stand still
     assert len(realm.bodies("events")) == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pabal.kingdom.documents import instant
 from pabal.kingdom.envoy.conversations import Conversations
 from pabal.kingdom.envoy.inbound import Inbound
 from pabal.kingdom.envoy.outbound import Outbound
@@ -16,9 +17,11 @@ from pabal.kingdom.envoy.settings import Asking, Settings, Slack
 from pabal.kingdom.envoy.slack import SlackChat, client
 from pabal.kingdom.envoy.tending import Tending
 from pabal.kingdom.layout import MESSAGES
+from pabal.kingdom.reclaiming import reclaim
+from pabal.kingdom.reporting import report
 from pabal.store import State
 from pabal.testing import ManualClock
-from tests.kingdom.realm import Realm, eventually, saying
+from tests.kingdom.realm import Realm, eventually, everywhere, saying
 from tests.kingdom.servers import Answer
 from tests.kingdom.slack_server import SlackServer
 
@@ -85,6 +88,25 @@ def test_a_task_has_one_thread_from_its_start_to_its_result(realm: Realm, envoy:
     assert end["text"].startswith("✅") and end["thread_ts"] == start["ts"] and end["channel"] == "C0MAIN"
     assert envoy.conversations.thread_of(realm.tasks(State.DONE)[0]["id"]) is None
     assert realm.notices() == [] and len(realm.bodies(MESSAGES, State.DONE)) == 2
+
+
+@everywhere
+def test_an_envoy_who_died_with_the_start_in_hand_still_says_it_first(
+    realm: Realm, slack: SlackServer, clock: ManualClock
+) -> None:
+    realm.general()
+    realm.event()
+    realm.reign()
+    assert len(realm.home.queue(MESSAGES).lease(20)) == 1
+    clock.advance(1)
+    realm.lead()
+    realm.reign()
+    clock.advance(1)
+    reclaim(realm.home, MESSAGES)
+    Envoy(realm, slack).speak()
+    start, end = slack.posts
+    assert start["text"].startswith("[start]") and end["text"].startswith("✅")
+    assert end["thread_ts"] == start["ts"]
 
 
 def test_a_notice_for_another_channel_goes_there(realm: Realm, envoy: Envoy, slack: SlackServer) -> None:
@@ -169,11 +191,24 @@ def test_a_question_with_an_expiry_runs_out_and_takes_no_answer(realm: Realm, cl
     envoy = Envoy(realm, None, Settings(questions=Asking(expire_seconds=3600)))
     envoy.speak()
     clock.advance(3601)
-    envoy.tending.step()
     [question] = envoy.questions.all()
-    assert question.state == "expired" and "ran out" in realm.notices()[0]["content"]
-    with pytest.raises(ValueError, match="ran out"):
-        envoy.questions.answer(question.task_id, "main", responder="ann", via="terminal")
+    for state in ("open", "expired"):
+        assert envoy.questions.find(question.task_id).state == state
+        with pytest.raises(ValueError, match="ran out"):
+            envoy.questions.answer(question.task_id, "main", responder="ann", via="terminal")
+        envoy.tending.step()
+    assert "ran out" in realm.notices()[0]["content"]
+
+
+def test_a_soldier_may_ask_for_an_expiry_of_its_question(realm: Realm, clock: ManualClock) -> None:
+    asking(realm, expire_seconds=120)
+    envoy = Envoy(realm, None)
+    envoy.speak()
+    [question] = envoy.questions.open()
+    assert instant(question.expires_at) == clock.now() + 120
+    clock.advance(121)
+    envoy.tending.step()
+    assert envoy.questions.find(question.task_id).state == "expired"
 
 
 def test_direct_messages_and_mentions_become_events_once_and_are_marked(
@@ -273,6 +308,22 @@ def test_what_slack_refuses_is_tried_three_times_and_then_lies_in_failed(
         assert len(list((realm.root / "queue/messages/failed").glob("msg-*.json"))) == 1
 
 
+def test_a_malformed_notice_is_set_aside_with_its_reason_and_the_next_one_is_said(
+    realm: Realm, envoy: Envoy, slack: SlackServer, clock: ManualClock
+) -> None:
+    if realm.home.on_files:
+        draft = realm.root / "draft.json"
+        draft.write_text('{"id": "msg-20260207-900", "type": "shout", "content": "hey"}')
+        draft.rename(realm.root / "queue/messages/pending/msg-20260207-900.json")
+    else:
+        realm.home.queue(MESSAGES).publish({"id": "msg-20260207-900", "type": "shout", "content": "hey"})
+    realm.home.tell(realm.home.notice("notification", "all is well"))
+    clock.advance(3)
+    envoy.speak()
+    assert [post["text"] for post in slack.posts] == ["all is well"]
+    assert any("messages: " in problem and "InvalidBody" in problem for problem in report(realm.home).problems)
+
+
 def test_a_rate_limit_holds_everything_and_is_no_try(
     realm: Realm, envoy: Envoy, slack: SlackServer, clock: ManualClock
 ) -> None:
@@ -303,8 +354,6 @@ def test_a_slack_that_cannot_be_reached_loses_nothing(realm: Realm, clock: Manua
 
 
 def test_a_killed_envoy_does_not_wear_a_notice_out(realm: Realm, slack: SlackServer) -> None:
-    from pabal.kingdom.reclaiming import reclaim
-
     tell(realm, "notification", "said at last")
     for _ in range(6):
         assert realm.home.queue(MESSAGES).lease()

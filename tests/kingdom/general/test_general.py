@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from pabal.clock import SystemClock
 from pabal.errors import InvalidInput
 from pabal.kingdom.general import work as work_module
 from pabal.kingdom.general.prompt import MAX_PROMPT
 from pabal.kingdom.general.waiting import Waiting
 from pabal.kingdom.general.workspace import checked_repo
-from pabal.kingdom.reporting import listed_tasks
+from pabal.kingdom.reporting import listed_tasks, report
 from pabal.kingdom.sessions import Session, Sessions, end, ticks_of
 from pabal.store import State
 from pabal.testing import ManualClock
-from tests.kingdom.realm import SUCCESS, Realm, eventually, saying
+from tests.kingdom.realm import SUCCESS, Realm, eventually, everywhere, saying
 
 
 def fought(realm: Realm, script: str = SUCCESS, event: dict[str, Any] | None = None, **manifest: Any) -> Any:
@@ -57,6 +56,7 @@ assert "evt-1" in open(seen["KINGDOM_PROMPT_PATH"]).read()
         "KINGDOM_TASK_PATH",
         "KINGDOM_PROMPT_PATH",
         "KINGDOM_RESULT_PATH",
+        "KINGDOM_SCHEMA_PATH",
         "KINGDOM_HEARTBEAT_PATH",
         "KINGDOM_CHECKPOINT_PATH",
         "KINGDOM_SESSION_PATH",
@@ -92,6 +92,30 @@ def test_a_repository_is_cloned_and_brought_up_to_date(realm: Realm, tmp_path: P
     realm.reign()
     realm.lead()
     assert (clone / "two").exists() and len(realm.results()) == 2
+
+
+def test_a_repository_may_be_empty_at_first_and_its_branches_may_change_their_names(
+    realm: Realm, tmp_path: Path
+) -> None:
+    upstream = tmp_path / "upstream/our/repo"
+    upstream.mkdir(parents=True)
+    git(upstream, "init", "-q", "-b", "main")
+    realm.system(repositories=f"{tmp_path}/upstream/{{repo}}")
+    clone = realm.root / "workspace/gen-pr/our/repo"
+
+    def statuses(number: int) -> list[str]:
+        realm.event(f"evt-{number}", repo="our/repo")
+        realm.reign()
+        realm.lead()
+        return [result["status"] for result in realm.results()]
+
+    assert fought(realm, event={"repo": "our/repo"})["status"] == "success"
+    assert statuses(2) == ["success"] * 2
+    commit(upstream, "one")
+    assert statuses(3) == ["success"] * 3 and (clone / "one").exists()
+    git(upstream, "branch", "-m", "main", "trunk")
+    commit(upstream, "two")
+    assert statuses(4) == ["success"] * 4 and (clone / "two").exists()
 
 
 def test_a_repository_that_is_not_there_is_the_reason(realm: Realm, tmp_path: Path) -> None:
@@ -242,6 +266,66 @@ def group_of(leader: int) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("sign", ["os.utime(os.environ['KINGDOM_HEARTBEAT_PATH'], (at, at))", "os.utime(1, (at, at))"])
+def test_a_soldier_that_shows_signs_of_life_is_waited_for_up_to_twice_its_timeout(
+    realm: Realm, clock: ManualClock, sign: str
+) -> None:
+    at = clock.now() + 60
+    script = f"""\
+import os, time
+at = {at}
+open(os.environ["KINGDOM_HEARTBEAT_PATH"], "w").close()
+os.utime(os.environ["KINGDOM_HEARTBEAT_PATH"], (1, 1))
+{sign}
+open("ready", "w").close()
+time.sleep(1000)
+"""
+    realm.general(script=script, retry={"max_attempts": 0})
+    realm.event()
+    realm.reign()
+    general, _ = realm.general_of()
+    general.step()
+    eventually((realm.root / "workspace/gen-pr/ready").exists)
+    clock.advance(31)  # past its timeout, but it lives
+    general.step()
+    assert realm.results() == []
+    clock.advance(30)  # twice its timeout
+    general.step()
+    [result] = realm.results()
+    assert result["status"] == "failed" and "no result after 30 s" in result["error"]
+
+
+def test_the_limits_of_the_manifest_hold_for_its_soldiers(realm: Realm) -> None:
+    script = """\
+import json, os, resource
+kinds = (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_NOFILE)
+found = ", ".join(str(resource.getrlimit(kind)[0]) for kind in kinds)
+result = {"task_id": "x", "status": "success", "summary": found}
+open(os.environ["KINGDOM_RESULT_PATH"], "w").write(json.dumps(result))
+"""
+    limits = {"cpu_seconds": 77, "memory_bytes": 1 << 32, "open_files": 99}
+    assert fought(realm, script, limits=limits)["summary"] == f"77, {1 << 32}, 99"
+
+
+def test_a_malformed_task_is_set_aside_with_its_reason_and_the_next_one_is_done(
+    realm: Realm, clock: ManualClock
+) -> None:
+    realm.general()
+    if realm.home.on_files:
+        draft = realm.root / "draft.json"
+        draft.write_text('{"id": "task-20260207-900", "type": "x", "event_id": "e", "target_general": 7}')
+        draft.rename(realm.root / "queue/tasks/pending/task-20260207-900.json")
+    else:
+        realm.home.queue("tasks").publish({"id": "task-20260207-900"}, type="x", target="gen-pr")
+    realm.event()
+    realm.reign()
+    clock.advance(3)
+    realm.lead()
+    realm.lead()
+    assert [result["status"] for result in realm.results()] == ["success"]
+    assert any("tasks: " in problem and "InvalidBody" in problem for problem in report(realm.home).problems)
+
+
 def test_patience_grows_with_signs_of_life_and_ends_at_twice_the_timeout() -> None:
     waiting = Waiting(0.0, 100.0)
     assert not waiting.is_over(99, silent=99)
@@ -306,25 +390,34 @@ def test_what_a_dead_generals_soldier_started_is_ended(tmp_path: Path) -> None:
     assert register.all() == []
 
 
-@pytest.mark.parametrize("kind", ["files", "sqlite"])
-def test_on_sigterm_a_general_finishes_or_gives_back_what_it_has_in_hand(tmp_path: Path, kind: str) -> None:
-    realm = Realm(tmp_path / "home", kind, SystemClock())
-    try:
-        realm.general(script="import time\nopen('begun', 'w')\ntime.sleep(1.5)\n" + SUCCESS)
-        realm.general("gen-slow", script="import time\nopen('begun', 'w')\ntime.sleep(1000)", subscribes=["slow.*"])
-        realm.event()
-        realm.event("evt-slow", "slow.x")
-        realm.reign()
-        roles = [realm.start("role", name) for name in ("gen-pr", "gen-slow")]
-        begun = [realm.root / "workspace" / name / "begun" for name in ("gen-pr", "gen-slow")]
-        eventually(lambda: all(path.exists() for path in begun), lambda: realm.log)
-        for role in roles:
-            role.terminate()
-        assert [role.wait(30) for role in roles] == [0, 0], realm.log
-        assert [result["status"] for result in realm.results()] == ["success"]
-        assert [task["event_id"] for task in realm.tasks()] == ["evt-slow"], "given back at once"
-    finally:
-        realm.close()
+@everywhere
+def test_a_general_is_woken_by_a_task_and_does_not_wait_for_its_poll(living: Realm) -> None:
+    living.general()
+    general, watch = living.general_of()
+    general.step()
+    assert general.next_due() == 10.0 and not watch.wait(0.0)
+    living.event()
+    living.reign()
+    assert watch.wait(5.0)
+    living.lead()
+    assert len(living.results()) == 1
+
+
+@everywhere
+def test_on_sigterm_a_general_finishes_or_gives_back_what_it_has_in_hand(living: Realm) -> None:
+    living.general(script="import time\nopen('begun', 'w')\ntime.sleep(1.5)\n" + SUCCESS)
+    living.general("gen-slow", script="import time\nopen('begun', 'w')\ntime.sleep(1000)", subscribes=["slow.*"])
+    living.event()
+    living.event("evt-slow", "slow.x")
+    living.reign()
+    roles = [living.start("role", name) for name in ("gen-pr", "gen-slow")]
+    begun = [living.root / "workspace" / name / "begun" for name in ("gen-pr", "gen-slow")]
+    eventually(lambda: all(path.exists() for path in begun), lambda: living.log)
+    for role in roles:
+        role.terminate()
+    assert [role.wait(30) for role in roles] == [0, 0], living.log
+    assert [result["status"] for result in living.results()] == ["success"]
+    assert [task["event_id"] for task in living.tasks()] == ["evt-slow"], "given back at once"
 
 
 def test_the_engine_runs_soldiers_of_generals_without_a_command(realm: Realm, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pabal.kingdom.king.dispatch import BATCH
 from pabal.kingdom.reporting import report, waiting_events
 from pabal.store import State
 from pabal.testing import ManualClock
-from tests.kingdom.realm import Realm
+from tests.kingdom.realm import Realm, everywhere
 
 
+@everywhere
 def test_an_event_becomes_a_task_and_a_thread(realm: Realm) -> None:
     realm.general()
     realm.event("evt-1", repo="querypie/frontend", payload={"pr_number": "7"}, priority="high")
@@ -49,6 +50,7 @@ def test_the_most_specific_subscription_wins(realm: Realm) -> None:
     }
 
 
+@everywhere
 def test_what_nobody_subscribes_to_is_discarded_with_its_reason(realm: Realm) -> None:
     realm.general()
     realm.event("evt-1", "github.issue.comment")
@@ -68,6 +70,7 @@ def test_a_person_whom_no_general_understands_is_answered(realm: Realm, type: st
     assert "gen-pr" in notice["content"] and "evt-slack-msg-1-2" in realm.completed()
 
 
+@everywhere
 def test_high_comes_before_normal_before_low_and_older_before_younger(realm: Realm, clock: ManualClock) -> None:
     realm.general()
     realm.king(concurrency={"max_soldiers": 1})
@@ -83,6 +86,7 @@ def test_high_comes_before_normal_before_low_and_older_before_younger(realm: Rea
     assert order == ["evt-b", "evt-a", "evt-y", "evt-z"]
 
 
+@everywhere
 def test_one_dispatch_in_ten_goes_to_what_has_waited_long(realm: Realm, clock: ManualClock) -> None:
     realm.general()
     realm.king(concurrency={"max_soldiers": 1000})
@@ -106,6 +110,7 @@ def test_nothing_is_aged_before_its_time(realm: Realm, clock: ManualClock) -> No
     assert order[-1] == "evt-low"
 
 
+@everywhere
 def test_over_the_cap_events_stay_pending_and_say_why(realm: Realm) -> None:
     realm.general()
     for number in range(5):
@@ -123,6 +128,7 @@ def test_over_the_cap_events_stay_pending_and_say_why(realm: Realm) -> None:
     assert len(realm.tasks()) == 3 and len(realm.pending()) == 1
 
 
+@everywhere
 def test_a_yellow_machine_takes_high_priority_only(realm: Realm, clock: ManualClock) -> None:
     realm.general()
     resources(realm, health="yellow", timestamp=stamped(clock))
@@ -160,6 +166,7 @@ def test_a_manifest_that_changes_is_read_again(realm: Realm) -> None:
     assert "evt-2" in realm.completed()
 
 
+@everywhere
 def test_more_than_a_batch_is_dispatched_in_one_pass(realm: Realm) -> None:
     realm.general()
     realm.king(concurrency={"max_soldiers": 10_000})
@@ -230,6 +237,7 @@ def stamped(clock: ManualClock) -> str:
     return stamp(clock.now())
 
 
+@everywhere
 def test_a_task_of_an_unknown_general_is_shown(realm: Realm) -> None:
     realm.general()
     realm.event()
@@ -238,6 +246,7 @@ def test_a_task_of_an_unknown_general_is_shown(realm: Realm) -> None:
     assert any("is for gen-pr: there is no such general" in problem for problem in report(realm.home).problems)
 
 
+@everywhere
 def test_the_same_event_twice_is_one_task(realm: Realm) -> None:
     realm.general()
     event = realm.event()
@@ -245,6 +254,29 @@ def test_the_same_event_twice_is_one_task(realm: Realm) -> None:
     assert realm.home.emit([event])[0].duplicate
     realm.reign()
     assert len(realm.tasks()) == 1 and realm.home.queue("events").counts()[State.READY] == 0
+
+
+def test_what_was_seen_is_remembered_longer_than_the_queue_remembers_it(realm: Realm, clock: ManualClock) -> None:
+    realm.general()
+    event = realm.event()
+    realm.reign()
+    realm.lead()
+    realm.reign()
+    assert "evt-1" in realm.completed()
+    clock.advance(29 * 86400)
+    realm.home.queue("events").sweep()
+    assert realm.home.emit([event])[0].duplicate
+    (realm.root / "state/sentinel/seen/evt-1").unlink()  # as the chamberlain does after 30 days
+    assert not realm.home.emit([event])[0].duplicate
+
+
+def test_people_are_told_in_the_channel_of_the_configuration_else_in_that_of_the_variable(realm: Realm) -> None:
+    assert realm.home.default_channel == "C0MAIN"
+    realm.king(slack={"default_channel": "dev-eddy"})
+    realm.general()
+    realm.event()
+    realm.reign()
+    assert realm.notices()[0]["channel"] == "dev-eddy"
 
 
 def test_an_event_that_is_no_event_cannot_be_emitted() -> None:

@@ -11,7 +11,7 @@ from pabal.kingdom.layout import RESULTS
 from pabal.kingdom.reporting import report
 from pabal.store import State
 from pabal.testing import ManualClock
-from tests.kingdom.realm import Realm
+from tests.kingdom.realm import Realm, everywhere
 
 CHAT = {"channel": "D1", "message_ts": "10.5"}
 
@@ -30,6 +30,7 @@ def reported(realm: Realm, payload: dict[str, Any] | None = None, **result: Any)
     return realm.notices()[1:]
 
 
+@everywhere
 @pytest.mark.parametrize(
     ("result", "content"),
     [
@@ -59,13 +60,16 @@ def test_the_soldier_may_name_another_channel(realm: Realm) -> None:
     assert (notice["type"], notice["channel"]) == ("notification", "C0OTHER")
 
 
+@everywhere
 def test_a_proclamation_goes_to_its_own_channel_as_well(realm: Realm) -> None:
     told = reported(realm, status="success", proclamation={"channel": "C0TEAMCH", "message": "news"})
-    task, said = told[0]["task_id"], told[1]
+    [said] = [notice for notice in told if notice["content"] == "news"]
+    task = realm.tasks(State.DONE)[0]["id"]
     assert (said["type"], said["task_id"], said["channel"]) == ("notification", f"proclamation-{task}", "C0TEAMCH")
     assert (said["content"], said["urgency"]) == ("news", "high")
 
 
+@everywhere
 def test_a_question_carries_what_is_needed_to_go_on_and_no_proclamation(realm: Realm) -> None:
     [asked] = reported(
         realm,
@@ -110,6 +114,7 @@ def test_files_beside_the_results_are_no_results(realm: Realm, clock: ManualCloc
     assert sum(realm.home.queue(RESULTS).counts().values()) == 0
 
 
+@everywhere
 def test_an_unreadable_result_fails_its_task_after_a_minute(realm: Realm, clock: ManualClock) -> None:
     realm.general()
     realm.event()
@@ -132,6 +137,7 @@ def test_an_unreadable_result_fails_its_task_after_a_minute(realm: Realm, clock:
     assert "evt-1" in realm.completed()
 
 
+@everywhere
 def test_the_archive_is_made_good_at_start(realm: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Archive, "complete", lambda self, reasons: None)  # killed just before it
@@ -145,6 +151,7 @@ def test_the_archive_is_made_good_at_start(realm: Realm, monkeypatch: pytest.Mon
     assert len(realm.notices()) == 3, "nothing is told twice"
 
 
+@everywhere
 def test_archiving_twice_is_harmless(realm: Realm) -> None:
     reported(realm, status="success")
     archive = Archive(realm.home)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pabal.kingdom.reporting import report
-from tests.kingdom.realm import Realm, saying
+from tests.kingdom.realm import Realm, everywhere, saying
 
 
 def asked(realm: Realm) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def asked(realm: Realm) -> dict[str, Any]:
     return notice
 
 
+@everywhere
 @pytest.mark.parametrize("type", ["slack.thread.reply", "slack.human_response"])
 def test_an_answer_becomes_a_resume_task_with_the_checkpoint(realm: Realm, type: str) -> None:
     notice = asked(realm)
@@ -45,6 +46,7 @@ def test_the_older_form_names_its_task_in_the_payload(realm: Realm) -> None:
     assert realm.tasks()[0]["payload"]["human_response"] == "no"
 
 
+@everywhere
 def test_an_answer_passes_gate_and_cap(realm: Realm) -> None:
     notice = asked(realm)
     (realm.root / "state/resources.json").write_text("")
@@ -69,6 +71,7 @@ def test_the_resumed_soldier_finds_the_answer_in_its_prompt(realm: Realm) -> Non
     assert "by all means" in prompt and "Where it stopped" in prompt
 
 
+@everywhere
 @pytest.mark.parametrize(
     ("context", "reason"),
     [

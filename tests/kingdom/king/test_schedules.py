@@ -13,7 +13,7 @@ from pabal.kingdom.reporting import report
 from pabal.kingdom.routing import Table
 from pabal.testing import ManualClock
 from tests.kingdom.king.test_dispatch import resources, stamped
-from tests.kingdom.realm import Realm
+from tests.kingdom.realm import Realm, everywhere
 
 MONDAY = datetime(2026, 2, 9, 21, 59, 30, tzinfo=UTC).timestamp()
 DAILY = {"name": "daily-test", "cron": "0 22 * * 1-5", "task_type": "daily-test-generation", "timezone": "UTC"}
@@ -42,6 +42,7 @@ def test_a_schedule_makes_a_task_of_low_priority_and_says_so(realm: Realm, clock
     assert read_sent(realm.home) == {"gen-test:daily-test": "2026-02-09T22:00:00.000Z"}
 
 
+@everywhere
 def test_an_occurrence_comes_once_across_restarts_and_a_crash_before_the_record(
     realm: Realm, clock: ManualClock
 ) -> None:

@@ -87,7 +87,24 @@ def test_every_page_of_notifications_becomes_events_and_is_marked_read(
     assert github.unread == {}
     assert all(asked.headers["Authorization"] == "Bearer secret" for asked in github.asked)
     [first, *_] = realm.bodies("events")
-    assert first["repo"] == "o/r" and first["payload"]["pr_number"] == 7 and first["priority"] == "normal"
+    assert first["repo"] == "o/r" and first["payload"]["pr_number"] == "7" and first["priority"] == "normal"
+
+
+def test_more_than_a_hundred_pages_are_read_to_the_last(realm: Realm, clock: ManualClock, github: GithubServer) -> None:
+    for number in range(210):
+        github.notify(str(number))
+    with closing(over_github(realm, clock, github)) as watch:
+        watch.look()
+    assert len(types(realm)) == 210 and github.unread == {}
+
+
+def test_a_server_that_leads_in_circles_is_not_followed(realm: Realm, clock: ManualClock, github: GithubServer) -> None:
+    link = {"Link": f'<{github.address}/notifications?page=2>; rel="next"'}
+    github.refusal = lambda asked: Answer(200, [], link)
+    with closing(over_github(realm, clock, github)) as watch:
+        watch.look()
+        assert "leads in circles" in watch.problem("github")
+    assert len(github.asked) == 2
 
 
 def test_7_the_mark_of_the_last_look_is_kept_and_used(realm: Realm, clock: ManualClock, github: GithubServer) -> None:

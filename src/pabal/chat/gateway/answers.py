@@ -33,7 +33,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _encode = msgspec.json.Encoder().encode
 
 # The first that fits counts.
-_STATUS: tuple[tuple[type[PabalError], int], ...] = (
+STATUS: tuple[tuple[type[PabalError], int], ...] = (
     (EmailTaken, 409),
     (TooLarge, 413),
     (InvalidInput, 400),
@@ -55,7 +55,7 @@ class Issue(msgspec.Struct, frozen=True):
     message: str
 
 
-class Refusal(PabalError):
+class RequestRefused(PabalError):
     """A request that is not granted."""
 
     def __init__(
@@ -70,25 +70,25 @@ class Refusal(PabalError):
         return self._code
 
 
-def too_often(after: float) -> Refusal:
+def too_often(after: float) -> RequestRefused:
     """Refuse what came too often; it may come again after so many seconds."""
-    return Refusal(429, "TooOften", f"too often: wait {after:.1f} seconds", after=after)
+    return RequestRefused(429, "TooOften", f"too often: wait {after:.1f} seconds", after=after)
 
 
-def refusal_of(exc: PabalError) -> Refusal:
+def refusal_of(exc: PabalError) -> RequestRefused:
     """Say an error of ours in the words of an answer."""
-    if isinstance(exc, Refusal):
+    if isinstance(exc, RequestRefused):
         return exc
-    status = next((status for kind, status in _STATUS if isinstance(exc, kind)), 500)
+    status = next((status for kind, status in STATUS if isinstance(exc, kind)), 500)
     if status < 500:
-        return Refusal(status, exc.code, str(exc))
+        return RequestRefused(status, exc.code, str(exc))
     if status == 503:  # what is down, and how, is not for everybody
-        return Refusal(503, "Unavailable", "not possible at the moment: try again later", after=_LATER)
+        return RequestRefused(503, "Unavailable", "not possible at the moment: try again later", after=_LATER)
     log.error("an error that nobody foresaw: %s: %s", exc.code, exc)
-    return Refusal(500, "Failed", "this should not have happened")
+    return RequestRefused(500, "Failed", "this should not have happened")
 
 
-def document_of(refusal: Refusal) -> dict[str, Any]:
+def document_of(refusal: RequestRefused) -> dict[str, Any]:
     """Return the `error` of an answer."""
     document: dict[str, Any] = {"code": refusal.code, "message": str(refusal)}
     if refusal.issues:
@@ -101,7 +101,7 @@ def answer(value: object, status: int = 200, headers: Mapping[str, str] | None =
     return Response(_encode(value), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
 
 
-def refused(refusal: Refusal) -> Response:
+def refused(refusal: RequestRefused) -> Response:
     headers = {"Retry-After": str(max(1, -int(-refusal.after // 1)))} if refusal.after else {}
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -113,10 +113,10 @@ async def on_error(request: Request, exc: Exception) -> Response:
     if isinstance(exc, PabalError):
         return refused(refusal_of(exc))
     if isinstance(exc, HTTPException):
-        return refused(Refusal(exc.status_code, _HTTP.get(exc.status_code, "Refused"), exc.detail))
+        return refused(RequestRefused(exc.status_code, _HTTP.get(exc.status_code, "Refused"), exc.detail))
     if isinstance(exc, ClientDisconnect):
         return Response(status_code=400)
-    return refused(Refusal(500, "Failed", "this should not have happened"))
+    return refused(RequestRefused(500, "Failed", "this should not have happened"))
 
 
 async def body_of(request: Request, kind: type[T], most: int) -> T:
@@ -125,7 +125,7 @@ async def body_of(request: Request, kind: type[T], most: int) -> T:
     try:
         value = msgspec.json.decode(data or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise Refusal(400, "InvalidInput", f"the body is no JSON: {exc}") from exc
+        raise RequestRefused(400, "InvalidInput", f"the body is no JSON: {exc}") from exc
     return value_of(value, kind)
 
 
@@ -140,16 +140,16 @@ async def bytes_of(request: Request, most: int) -> bytes:
                 break
         else:
             return bytes(data)
-    raise Refusal(413, "TooLarge", f"a body has at most {most} bytes here")
+    raise RequestRefused(413, "TooLarge", f"a body has at most {most} bytes here")
 
 
 def value_of(value: object, kind: type[T]) -> T:
-    """Return what a client sent as a value of a type; a Refusal names every field that is wrong."""
+    """Return what a client sent as a value of a type; a RequestRefused names every field that is wrong."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
         issues = tuple(_issues(value, kind)) or (Issue("", _plain(exc)),)
-        raise Refusal(
+        raise RequestRefused(
             400, "InvalidInput", f"{issues[0].path or 'the body'}: {issues[0].message}", issues=issues
         ) from exc
 

@@ -13,12 +13,12 @@ import socketio
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from pabal.chat.events import MESSAGES, PERSISTED, PRESENCE
+from pabal.chat.events import BROADCAST, MESSAGES, PERSISTED, PRESENCE, REJECTED
 from pabal.chat.gateway.answers import on_error
 from pabal.chat.gateway.broadcasting import Broadcasting, handing_over, persisted_of, rejected_of
 from pabal.chat.gateway.catching_up import CatchingUp, Floors
@@ -35,20 +35,19 @@ from pabal.chat.gateway.passwords import Passwords
 from pabal.chat.gateway.presence import TTL, LocalSockets, Presence
 from pabal.chat.gateway.presence_events import Empty, PresenceEvent, event_of, record_of
 from pabal.chat.gateway.rest import Door
-from pabal.chat.gateway.rest_auth import Auth
-from pabal.chat.gateway.rest_images import ImagesEndpoint
-from pabal.chat.gateway.rest_messages import Messages
-from pabal.chat.gateway.rest_rooms import Rooms
+from pabal.chat.gateway.rest_auth import AuthEndpoints
+from pabal.chat.gateway.rest_images import ImageEndpoints
+from pabal.chat.gateway.rest_messages import MessageEndpoints
+from pabal.chat.gateway.rest_rooms import RoomEndpoints
 from pabal.chat.gateway.sending import Sending
 from pabal.chat.gateway.server import Server
 from pabal.chat.gateway.sessions import Sessions
 from pabal.chat.gateway.sockets import Sockets
 from pabal.chat.gateway.telling import Telling
 from pabal.chat.gateway.tending import Tending
-from pabal.chat.gateway.tokens import Tokens
+from pabal.chat.gateway.tokens import DAY, Tokens
 from pabal.chat.ledger.contract import Ledger
 from pabal.clock import Clock
-from pabal.dead_records import SUFFIX
 from pabal.errors import PabalError
 from pabal.topic import Record, Topics
 
@@ -62,7 +61,7 @@ class Settings:
     images: Path
     limits: Limits = field(default_factory=Limits)
     origins: Origins = field(default_factory=Origins)
-    token_lifetime: float = 86_400.0
+    token_lifetime: float = DAY
 
 
 class Gateway:
@@ -109,11 +108,11 @@ class Gateway:
         loop, broadcasting = asyncio.get_running_loop(), Broadcasting(self.server, self._floors)
         takes: dict[str, Callable[..., None]] = {
             PERSISTED: handing_over(loop, persisted_of, broadcasting.persisted),
-            f"{MESSAGES}{SUFFIX}": handing_over(loop, rejected_of, broadcasting.rejected),
+            REJECTED: handing_over(loop, rejected_of, broadcasting.rejected),
             PRESENCE: handing_over(loop, partial(self._aged, presence_end), self._telling.learn),
         }
         self._whisper(Empty(self._settings.name))
-        group = f"chat-broadcast-{self._settings.name}"
+        group = f"{BROADCAST}{self._settings.name}"
         self._followers = [Follower(self._topics, topic, group, starts[topic], take) for topic, take in takes.items()]
         self._tender = asyncio.create_task(self._tending.run())
 
@@ -150,7 +149,7 @@ class Gateway:
         [presence] = self._topics.bounds(PRESENCE)
         ends = {
             topic: dict(enumerate(bounds.next for bounds in self._topics.bounds(topic)))
-            for topic in (PERSISTED, f"{MESSAGES}{SUFFIX}")
+            for topic in (PERSISTED, REJECTED)
         }
         ends[PRESENCE] = dict(enumerate(self._topics.offsets_at(PRESENCE, self._clock.now() - TTL)))
         return ends, presence.next
@@ -161,14 +160,14 @@ class Gateway:
     def _assembled(self) -> ASGIApp:
         door = Door(self._parts, self._rates)
         routes = [
-            *Auth(self._parts, self._rates).routes(door),
-            *Rooms(self._parts).routes(door),
-            *Messages(self._parts).routes(door),
-            *ImagesEndpoint(self._parts, self._rates).routes(door),
+            *AuthEndpoints(self._parts, self._rates).routes(door),
+            *RoomEndpoints(self._parts).routes(door),
+            *MessageEndpoints(self._parts).routes(door),
+            *ImageEndpoints(self._parts, self._rates).routes(door),
             Route("/health", _health, methods=["GET"]),
             Mount("/", Page()),
         ]
-        errors = dict.fromkeys((Exception, PabalError, 404, 405), on_error)
+        errors = dict.fromkeys((Exception, PabalError, ClientDisconnect, 404, 405), on_error)
         rest = Starlette(routes=routes, exception_handlers=errors, middleware=self._cors())
         app = socketio.ASGIApp(self.server, rest)
         settings = self._settings

@@ -5,7 +5,7 @@ Fields that nobody knows are passed over.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -103,6 +103,11 @@ class MemberOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def instant(at: datetime) -> str:
     """Write an instant as all answers do: UTC, whole milliseconds."""
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def instant_at(seconds: float) -> str:
+    """Write the instant so many seconds after the epoch."""
+    return instant(datetime.fromtimestamp(seconds, UTC))
 
 
 def user_out(user: User) -> UserOut:

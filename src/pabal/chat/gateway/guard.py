@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pabal.chat.gateway.answers import Refusal, refused
+from pabal.chat.gateway.answers import RequestRefused, refused
 from pabal.chat.gateway.limits import Limits
 from pabal.chat.gateway.origins import Origins
 from pabal.chat.gateway.server import Server
@@ -35,28 +35,30 @@ class Guard:
         else:
             await refused(refusal)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Refusal | None:
+    def _refusal(self, scope: Scope) -> RequestRefused | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._origins.host_allowed(host):
-            return Refusal(403, "HostRefused", f"nothing here is called {host!r:.80}: start with --allow-host")
+            return RequestRefused(403, "HostRefused", f"nothing here is called {host!r:.80}: start with --allow-host")
         if not self._origins.origin_allowed(headers.get("origin"), host):
-            return Refusal(403, "OriginRefused", "this page may not call: start with --allow-origin")
+            return RequestRefused(403, "OriginRefused", "this page may not call: start with --allow-origin")
         if scope["path"].startswith(SOCKETS):
             return self._no_room(scope)
         return None
 
-    def _no_room(self, scope: Scope) -> Refusal | None:
+    def _no_room(self, scope: Scope) -> RequestRefused | None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
         if "sid" not in query and len(self._server.eio.sockets) >= self._limits.sockets:
-            return Refusal(503, "TooManySockets", "as many sockets are open as may be: try again later", after=10)
+            return RequestRefused(
+                503, "TooManySockets", "as many sockets are open as may be: try again later", after=10
+            )
         if _polls(scope) and self._polls >= self._limits.polls:
-            return Refusal(503, "TooManyPolls", "as many long polls wait as may: use a WebSocket", after=10)
+            return RequestRefused(503, "TooManyPolls", "as many long polls wait as may: use a WebSocket", after=10)
         return None
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await self._app(scope, receive, send)
+            await self._app(scope, _packets(receive), send)
             return
 
         async def sealed(message: Message) -> None:
@@ -73,6 +75,19 @@ class Guard:
             await self._app(scope, receive, sealed)
         finally:
             self._polls -= polls
+
+
+def _packets(receive: Receive) -> Receive:
+    """Replace texts that are no packets of Engine.IO, at which it would fail, by one at which the server cuts off."""
+
+    async def received() -> Message:
+        message = await receive()
+        text = message.get("text") if message["type"] == "websocket.receive" else None
+        if text is not None and not (text and text[0] in "0123456789b"):
+            return {**message, "text": "4"}
+        return message
+
+    return received
 
 
 def _polls(scope: Scope) -> bool:

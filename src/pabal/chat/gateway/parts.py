@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import msgspec
 
-from pabal.chat.events import Kind, MessageCreated, encode
+from pabal.chat.events import Kind, MessageCreated, at_milliseconds, encode
 from pabal.chat.gateway.images import Images
 from pabal.chat.gateway.ledger_calls import LedgerCalls
 from pabal.chat.gateway.limits import MINUTE, Buckets, Limits
@@ -59,7 +58,7 @@ def created(login: Login, room_id: str, client_msg_id: str, kind: Kind, content:
         client_msg_id=client_msg_id,
         message_type=kind,
         content=content,
-        produced_at=datetime.fromtimestamp(int(now * 1000) / 1000, UTC),
+        produced_at=at_milliseconds(int(now * 1000)),
     )
     return NewRecord(encode(event), room_id)
 

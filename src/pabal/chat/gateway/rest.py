@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pabal.chat.gateway.answers import Issue, Refusal, too_often
+from pabal.chat.events import UUID
+from pabal.chat.gateway.answers import Issue, RequestRefused, too_often
 from pabal.chat.gateway.parts import Parts, Rates
 from pabal.chat.gateway.tokens import Login
+from pabal.errors import NotMember, RoomUnknown
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 DEFAULT_LIMIT, MAX_LIMIT = 50, 100
 
 Authenticated = Callable[[Request, Login], Awaitable[Response]]
@@ -29,7 +30,9 @@ class Door:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             login = self._parts.tokens.read_login(token.strip()) if scheme.lower() == "bearer" else None
             if login is None:
-                raise Refusal(401, "NotAuthenticated", "no valid token: log in, and send it as `Authorization: Bearer`")
+                raise RequestRefused(
+                    401, "NotAuthenticated", "no valid token: log in, and send it as `Authorization: Bearer`"
+                )
             if wait := self._rates.requests.take(login.user_id):
                 raise too_often(wait)
             return await endpoint(request, login)
@@ -44,10 +47,13 @@ def address_of(request: Request) -> str:
 
 def room_of(request: Request) -> str:
     """Return the room that the path names."""
-    room_id: str = request.path_params["room_id"]
-    if not _UUID.fullmatch(room_id):
-        raise invalid("roomId", "a UUID in small letters is expected")
-    return room_id
+    return _uuid("roomId", request.path_params["room_id"])
+
+
+def after_of(request: Request) -> str | None:
+    """Return the user after whom a list of members goes on."""
+    text = request.query_params.get("after")
+    return None if text is None else _uuid("after", text)
 
 
 def limit_of(request: Request) -> int:
@@ -58,9 +64,15 @@ def limit_of(request: Request) -> int:
     return int(text)
 
 
-def invalid(path: str, message: str) -> Refusal:
+def invalid(path: str, message: str) -> RequestRefused:
     """Refuse one field."""
-    return Refusal(400, "InvalidInput", f"{path}: {message}", issues=(Issue(path, message),))
+    return RequestRefused(400, "InvalidInput", f"{path}: {message}", issues=(Issue(path, message),))
+
+
+def _uuid(path: str, text: str) -> str:
+    if not re.fullmatch(UUID, text):
+        raise invalid(path, "a UUID in small letters is expected")
+    return text
 
 
 async def require_member(parts: Parts, room_id: str, login: Login) -> None:
@@ -68,5 +80,5 @@ async def require_member(parts: Parts, room_id: str, login: Login) -> None:
     if await parts.memberships.has(room_id, login.user_id):
         return
     if await parts.calls(parts.calls.ledger.room, room_id) is None:
-        raise Refusal(404, "RoomUnknown", "there is no such room")
-    raise Refusal(403, "NotMember", "you are no member of this room")
+        raise RoomUnknown("there is no such room")
+    raise NotMember("you are no member of this room")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pabal.chat.gateway.answers import Refusal, answer, body_of, too_often
-from pabal.chat.gateway.bodies import Credentials, LoginOut, UserOut, instant, user_out
+from pabal.chat.gateway.answers import RequestRefused, answer, body_of, too_often
+from pabal.chat.gateway.bodies import Credentials, LoginOut, UserOut, instant_at, user_out
 from pabal.chat.gateway.parts import Parts, Rates
 from pabal.chat.gateway.rest import Door, address_of
 from pabal.chat.gateway.tokens import Login
 
 
-class Auth:
+class AuthEndpoints:
     def __init__(self, parts: Parts, rates: Rates) -> None:
         self._parts, self._rates = parts, rates
 
@@ -40,10 +38,9 @@ class Auth:
             raise too_often(wait)
         user = await self._parts.calls(self._parts.calls.ledger.user_by_email, asked.email)
         if not await self._parts.passwords.matches(user and user.password_hash, asked.password) or user is None:
-            raise Refusal(401, "WrongCredentials", "email or password is wrong")
+            raise RequestRefused(401, "WrongCredentials", "email or password is wrong")
         token, ends = self._parts.tokens.login(user.id, user.email)
-        ends_at = instant(datetime.fromtimestamp(ends, UTC))
-        return answer(LoginOut(access_token=token, expires_at=ends_at, user=user_out(user)))
+        return answer(LoginOut(access_token=token, expires_at=instant_at(ends), user=user_out(user)))
 
     async def me(self, request: Request, login: Login) -> Response:
         return answer(UserOut(id=login.user_id, email=login.email))

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from pabal.chat.gateway.answers import Refusal, answer, bytes_of, too_often
+from pabal.chat.gateway.answers import RequestRefused, answer, bytes_of, too_often
 from pabal.chat.gateway.images import TYPES
 from pabal.chat.gateway.parts import Parts, Rates
 from pabal.chat.gateway.rest import Door
@@ -19,7 +19,7 @@ _HEADERS = {
 }
 
 
-class ImagesEndpoint:
+class ImageEndpoints:
     def __init__(self, parts: Parts, rates: Rates) -> None:
         self._parts, self._rates = parts, rates
 
@@ -33,7 +33,7 @@ class ImagesEndpoint:
     async def upload(self, request: Request, login: Login) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in TYPES:
-            raise Refusal(415, "TypeRefused", f"an image is one of {', '.join(TYPES)}; found {kind!r:.40}")
+            raise RequestRefused(415, "TypeRefused", f"an image is one of {', '.join(TYPES)}; found {kind!r:.40}")
         if wait := self._rates.uploads.take(login.user_id):
             raise too_often(wait)
         data = await bytes_of(request, self._parts.limits.image_bytes)
@@ -48,6 +48,6 @@ class ImagesEndpoint:
     async def _file(self, request: Request, *, thumbnail: bool) -> Response:
         found = await self._parts.images.path(request.path_params["image_id"], thumbnail=thumbnail)
         if found is None:
-            raise Refusal(404, "ImageUnknown", "there is no such image")
+            raise RequestRefused(404, "ImageUnknown", "there is no such image")
         path, kind = found
         return FileResponse(path, media_type=kind, headers=_HEADERS)

@@ -8,17 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pabal.chat.events import ULID
 from pabal.chat.gateway.answers import answer, body_of
 from pabal.chat.gateway.bodies import Reading, message_out
 from pabal.chat.gateway.parts import Parts
 from pabal.chat.gateway.rest import Door, invalid, limit_of, require_member, room_of
 from pabal.chat.gateway.tokens import Login
 
-_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 
 
-class Messages:
+class MessageEndpoints:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._calls, self._ledger = parts.calls, parts.calls.ledger
@@ -57,7 +57,7 @@ class Messages:
             return None
         if _SEQUENCE.fullmatch(text):
             return int(text)
-        if not _ULID.fullmatch(text):
+        if not re.fullmatch(ULID, text):
             raise invalid(name, "the id of a message or a sequence is expected")
         sequence: int | None = await self._calls(self._ledger.sequence_of, room_id, text)
         if sequence is None:

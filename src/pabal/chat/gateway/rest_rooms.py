@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pabal.chat.gateway.answers import Refusal, answer, body_of
-from pabal.chat.gateway.bodies import Joining, MemberOut, NewRoom, instant, new_room_out, room_out
+from pabal.chat.gateway.answers import RequestRefused, answer, body_of
+from pabal.chat.gateway.bodies import Joining, MemberOut, NewRoom, instant, instant_at, new_room_out, room_out
 from pabal.chat.gateway.parts import Parts, system
 from pabal.chat.gateway.presence_events import Belongs, record_of
-from pabal.chat.gateway.rest import Door, invalid, limit_of, require_member, room_of
+from pabal.chat.gateway.rest import Door, after_of, invalid, limit_of, require_member, room_of
 from pabal.chat.gateway.tokens import Login
-from pabal.errors import InvalidInput, RoomUnknown
+from pabal.errors import InvalidInput, NotMember, RoomUnknown
 
 
-class Rooms:
+class RoomEndpoints:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._calls, self._ledger = parts.calls, parts.calls.ledger
@@ -58,7 +56,7 @@ class Rooms:
         room_id = room_of(request)
         await require_member(self._parts, room_id, login)
         token, ends = self._parts.tokens.invitation(room_id)
-        return answer({"invitation": token, "expiresAt": instant(datetime.fromtimestamp(ends, UTC))}, 201)
+        return answer({"invitation": token, "expiresAt": instant_at(ends)}, 201)
 
     async def join(self, request: Request, login: Login) -> Response:
         room_id = room_of(request)
@@ -69,7 +67,7 @@ class Rooms:
         if await self._calls(self._ledger.is_member, room_id, login.user_id):
             raise _already()
         if not room.open and not self._parts.tokens.invites(asked.invitation, room_id):
-            raise Refusal(403, "InvitationNeeded", "this room is closed: ask a member for an invitation")
+            raise RequestRefused(403, "InvitationNeeded", "this room is closed: ask a member for an invitation")
         await self._require_space(login)
         if not await self._calls(self._ledger.join, room_id, login.user_id):
             raise _already()
@@ -81,15 +79,14 @@ class Rooms:
         room_id = room_of(request)
         if not await self._calls(self._ledger.leave, room_id, login.user_id):
             await require_member(self._parts, room_id, login)
-            raise Refusal(403, "NotMember", "you are no member of this room")
+            raise NotMember("you are no member of this room")
         self._belongs(room_id, login, False)
         self._announce(room_id, login, "left")
         return answer({"success": True})
 
     async def members(self, request: Request, login: Login) -> Response:
-        room_id, limit = room_of(request), limit_of(request)
+        room_id, limit, after = room_of(request), limit_of(request), after_of(request)
         await require_member(self._parts, room_id, login)
-        after = request.query_params.get("after")
         found = await self._calls(self._ledger.members, room_id, after=after, limit=limit + 1)
         shown = found[:limit]
         online = self._parts.presence.is_online
@@ -112,7 +109,7 @@ class Rooms:
     async def _require_space(self, login: Login) -> None:
         most = self._parts.limits.rooms
         if len(await self._calls(self._ledger.rooms_of, login.user_id, limit=most)) >= most:
-            raise Refusal(409, "TooManyRooms", f"a user is in at most {most} rooms: leave one")
+            raise RequestRefused(409, "TooManyRooms", f"a user is in at most {most} rooms: leave one")
 
     def _belongs(self, room_id: str, login: Login, member: bool) -> None:
         """Let this gateway know at once, and the others as soon as can be."""
@@ -123,5 +120,5 @@ class Rooms:
         self._parts.messages.append_later(system(login, room_id, word, self._parts.clock.now()))
 
 
-def _already() -> Refusal:
-    return Refusal(409, "AlreadyMember", "you are a member of this room already")
+def _already() -> RequestRefused:
+    return RequestRefused(409, "AlreadyMember", "you are a member of this room already")

@@ -57,7 +57,7 @@ class Sending:
 
     def append_later(self, record: NewRecord) -> None:
         """Append a record whenever the topic takes it; only the end of the process ends the tries."""
-        self._keep(self._persist(record))
+        self._keep(self._insist(record))
 
     async def close(self) -> None:
         """Finish what is under way."""
@@ -97,7 +97,7 @@ class Sending:
         with suppress(PabalError):
             await self.append(record)
 
-    async def _persist(self, record: NewRecord) -> None:
+    async def _insist(self, record: NewRecord) -> None:
         while True:
             try:
                 await self.append(record)

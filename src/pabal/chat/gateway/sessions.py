@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from pabal.chat.gateway.answers import Refusal
+from pabal.chat.gateway.answers import RequestRefused
 from pabal.chat.gateway.limits import Limits
 from pabal.chat.gateway.tokens import Login
 
@@ -38,7 +38,7 @@ class Sessions:
         mine = self._by_user.setdefault(session.user, {})
         if len(mine) >= self._limits.sockets_per_user:
             most = self._limits.sockets_per_user
-            raise Refusal(429, "TooManySockets", f"a user has at most {most} sockets: close one")
+            raise RequestRefused(429, "TooManySockets", f"a user has at most {most} sockets: close one")
         self._by_sid[session.sid] = mine[session.sid] = session
 
     def get(self, sid: str) -> Session | None:

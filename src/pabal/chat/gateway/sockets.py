@@ -9,7 +9,7 @@ from typing import Any
 from socketio.exceptions import ConnectionRefusedError
 
 from pabal.chat.events import Kind
-from pabal.chat.gateway.answers import Refusal, document_of, refusal_of, too_often, value_of
+from pabal.chat.gateway.answers import RequestRefused, document_of, refusal_of, too_often, value_of
 from pabal.chat.gateway.bodies import InRoom, JoinRoom, SendMessage
 from pabal.chat.gateway.catching_up import CatchingUp
 from pabal.chat.gateway.parts import Parts, Rates, created
@@ -17,7 +17,7 @@ from pabal.chat.gateway.presence import LocalSockets
 from pabal.chat.gateway.presence_events import Typing, record_of
 from pabal.chat.gateway.server import Server, user_name
 from pabal.chat.gateway.sessions import Session, Sessions
-from pabal.errors import Outage, PabalError, RoomUnknown
+from pabal.errors import NotMember, Outage, PabalError, RoomUnknown
 
 Ack = dict[str, Any]
 
@@ -57,7 +57,7 @@ class Sockets:
         session = Session(sid, login)
         try:
             self._sessions.add(session)
-        except Refusal as exc:
+        except RequestRefused as exc:
             raise _no_entry(exc) from exc
         rest = login.expires_at - self._parts.clock.now()
         session.end = asyncio.get_running_loop().call_later(rest, self._expire, sid)
@@ -128,14 +128,16 @@ class Sockets:
         if self._parts.messages.full:
             raise Outage("more messages wait than can be taken")
         if len(asked.content) > (most := self._parts.limits.content):
-            raise Refusal(400, "InvalidInput", f"a message has at most {most} characters; found {len(asked.content)}")
+            raise RequestRefused(
+                400, "InvalidInput", f"a message has at most {most} characters; found {len(asked.content)}"
+            )
         await self._require_member(session, asked.room_id)
         if asked.type == Kind.IMAGE and await self._parts.images.path(asked.content) is None:
-            raise Refusal(404, "ImageUnknown", "the content of an IMAGE is the id that POST /images answered")
+            raise RequestRefused(404, "ImageUnknown", "the content of an IMAGE is the id that POST /images answered")
 
     async def _require_member(self, session: Session, room_id: str) -> None:
         if not await self._parts.memberships.has(room_id, session.user):
-            raise Refusal(403, "NotMember", "you are no member of this room")
+            raise NotMember("you are no member of this room")
 
     def _checked(self, handle: Callable[[Session, object], Awaitable[Ack]]) -> Callable[..., Awaitable[Ack]]:
         async def checked(sid: str, data: object = None, *more: object) -> Ack:
@@ -167,9 +169,9 @@ class Sockets:
         await self._server.disconnect(sid)
 
 
-def _unknown() -> Refusal:
-    return Refusal(401, "NotAuthenticated", "no valid token: log in again")
+def _unknown() -> RequestRefused:
+    return RequestRefused(401, "NotAuthenticated", "no valid token: log in again")
 
 
-def _no_entry(refusal: Refusal) -> ConnectionRefusedError:
+def _no_entry(refusal: RequestRefused) -> ConnectionRefusedError:
     return ConnectionRefusedError(str(refusal), {"error": document_of(refusal)})

@@ -38,7 +38,7 @@ class Tending:
 
     async def step(self) -> None:
         self._local.tick()
-        await self._telling.tell(self._telling.parts.presence.tick())
+        await self._telling.tick()
         await self._dismiss_strangers()
         for session in self._sessions.all():
             if self._server.behind(session.sid) > self._limits.waiting:

@@ -16,7 +16,7 @@ Every method may be called from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -102,10 +102,6 @@ class Ledger(Protocol):
         ...
 
     def user_by_email(self, email: str) -> User | None: ...
-
-    def users(self, ids: Collection[str]) -> dict[str, User]:
-        """Return those of these users that there are, by their ids."""
-        ...
 
     # Rooms and their members
 

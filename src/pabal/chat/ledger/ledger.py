@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from pabal.chat.events import MessageCreated
 from pabal.chat.ledger import messages, persisting, rooms, users
@@ -27,9 +27,6 @@ class SqlLedger:
 
     def user_by_email(self, email: str) -> User | None:
         return self._engine.read(lambda db: users.by_email(db, email))
-
-    def users(self, ids: Collection[str]) -> dict[str, User]:
-        return self._engine.read(lambda db: users.by_ids(db, ids))
 
     def create_room(self, name: str, creator: str, *, open: bool = False) -> Room:
         made = rooms.Made(str(uuid.uuid4()), name, open, self._now())

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from pabal.chat.events import Kind, MessageCreated, MessagePersisted, at_milliseconds, encode
 from pabal.chat.ledger import users
-from pabal.chat.ledger.contract import Outgoing, Rejected, Stored, User
+from pabal.chat.ledger.contract import Outgoing, Rejected, Stored
 from pabal.chat.ledger.messages import COLUMNS, move_mark, stored
-from pabal.chat.ledger.session import LOCK, Session, flat, places
+from pabal.chat.ledger.session import LOCK, Session, flat, parameters
 from pabal.ids import ulid_milliseconds
 
 NO_ROOM = "there is no such room"
@@ -25,8 +25,8 @@ MakeUlid = Callable[..., str]
 
 
 @dataclass
-class Place:
-    """Where a room stands while its messages are added."""
+class Tail:
+    """Where a room ends while messages are added to it."""
 
     sequence: int
     last_id: str
@@ -54,12 +54,12 @@ def persist(db: Session, events: Sequence[MessageCreated], make_ulid: MakeUlid) 
     rooms = _lock(db, sorted({event.room_id for event in events}))
     there = _there(db, sorted({_key(event) for event in events}))
     marks = _marks(db, sorted({(event.room_id, event.sender_id) for event in events}))
-    servers = users.by_ids(db, {event.sender_id for event in events if event.message_type is Kind.SYSTEM})
+    known = users.known(db, {event.sender_id for event in events if event.message_type is Kind.SYSTEM})
     answers: list[Stored | Rejected] = []
     for event in events:
         answer: Stored | Rejected | None = there.get(_key(event))
         if answer is None:
-            reason = _objection(event, rooms, marks, servers)
+            reason = _objection(event, rooms, marks, known)
             if reason:
                 answer = Rejected(event, reason)
             else:
@@ -84,12 +84,12 @@ def _key(event: MessageCreated) -> Key:
 
 
 def _objection(
-    event: MessageCreated, rooms: dict[str, Place], marks: dict[tuple[str, str], int], servers: dict[str, User]
+    event: MessageCreated, rooms: dict[str, Tail], marks: dict[tuple[str, str], int], known: set[str]
 ) -> str:
     if event.room_id not in rooms:
         return NO_ROOM
     if event.message_type is Kind.SYSTEM:
-        return "" if event.sender_id in servers else NO_SENDER
+        return "" if event.sender_id in known else NO_SENDER
     return "" if (event.room_id, event.sender_id) in marks else NO_MEMBER
 
 
@@ -100,18 +100,18 @@ def _follow(marks: dict[tuple[str, str], int], made: Stored) -> None:
         marks[whose] = made.sequence
 
 
-def _lock(db: Session, ids: list[str]) -> dict[str, Place]:
+def _lock(db: Session, ids: list[str]) -> dict[str, Tail]:
     rows = db.rows(
-        f"select id, last_sequence, last_message_id from pabal.rooms where id in {places(len(ids), 1)} "
+        f"select id, last_sequence, last_message_id from pabal.rooms where id in {parameters(len(ids), 1)} "
         f"order by id {LOCK}",
         ids,
     )
-    return {id: Place(sequence, last or "") for id, sequence, last in rows}
+    return {id: Tail(sequence, last or "") for id, sequence, last in rows}
 
 
 def _there(db: Session, keys: list[Key]) -> dict[Key, Stored]:
     rows = db.rows(
-        f"select {COLUMNS} from pabal.messages where (room_id, sender_id, client_msg_id) in {places(len(keys), 3)}",
+        f"select {COLUMNS} from pabal.messages where (room_id, sender_id, client_msg_id) in {parameters(len(keys), 3)}",
         flat(keys),
     )
     return {(found.room_id, found.sender_id, found.client_msg_id): found for found in map(stored, rows)}
@@ -120,15 +120,15 @@ def _there(db: Session, keys: list[Key]) -> dict[Key, Stored]:
 def _marks(db: Session, keys: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
     rows = db.rows(
         "select room_id, user_id, last_read_sequence from pabal.room_members "
-        f"where (room_id, user_id) in {places(len(keys), 2)}",
+        f"where (room_id, user_id) in {parameters(len(keys), 2)}",
         flat(keys),
     )
     return {(room, user): read for room, user, read in rows}
 
 
-def _write(db: Session, rooms: dict[str, Place], marks: dict[tuple[str, str], int]) -> None:
-    changed = {id: place for id, place in rooms.items() if place.added}
-    added = [made for place in changed.values() for made in place.added]
+def _write(db: Session, rooms: dict[str, Tail], marks: dict[tuple[str, str], int]) -> None:
+    changed = {id: tail for id, tail in rooms.items() if tail.added}
+    added = [made for tail in changed.values() for made in tail.added]
     db.many(
         f"insert into pabal.messages ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)",
         [(*made[:5], made.type.value, made.content, ulid_milliseconds(made.id)) for made in added],
@@ -136,7 +136,7 @@ def _write(db: Session, rooms: dict[str, Place], marks: dict[tuple[str, str], in
     db.many("insert into pabal.outbox (room_id, event) values (?, ?)", [(m.room_id, _event(m)) for m in added])
     db.many(
         "update pabal.rooms set last_sequence = ?, last_message_id = ?, last_message_at = ? where id = ?",
-        [(place.sequence, place.last_id, ulid_milliseconds(place.last_id), id) for id, place in changed.items()],
+        [(tail.sequence, tail.last_id, ulid_milliseconds(tail.last_id), id) for id, tail in changed.items()],
     )
     whose = {(made.room_id, made.sender_id) for made in added} & marks.keys()
     move_mark(db, [(marks[key], *key, marks[key]) for key in sorted(whose)])

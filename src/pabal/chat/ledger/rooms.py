@@ -46,7 +46,7 @@ class Cursor(NamedTuple):
 
 def create(db: Session, made: Made, creator: str) -> Room:
     """Make a room. Repeating it with the same id is no conflict."""
-    if not users.exists(db, creator):
+    if not users.known(db, [creator]):
         raise UserUnknown(f"no user {creator!r:.60}")
     db.rows(
         "insert into pabal.rooms (id, name, open, created_at) values (?, ?, ?, ?) on conflict do nothing",
@@ -78,7 +78,7 @@ def of_user(db: Session, user_id: str, start: Cursor, limit: int) -> list[RoomVi
 
 
 def join(db: Session, room_id: str, user_id: str, at: int) -> bool:
-    if not users.exists(db, user_id):
+    if not users.known(db, [user_id]):
         raise UserUnknown(f"no user {user_id!r:.60}")
     made = db.rows(
         "insert into pabal.room_members (room_id, user_id, joined_at, last_read_sequence) "

@@ -40,12 +40,12 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def places(rows: int, width: int) -> str:
+def parameters(rows: int, width: int) -> str:
     """Return parameters for so many rows, to stand behind `in`."""
     row = f"({', '.join('?' * width)})"
     return f"(values {', '.join([row] * rows)})"
 
 
 def flat(rows: Sequence[Row]) -> list[Any]:
-    """Return the values for `places`."""
+    """Return the values for `parameters`."""
     return [value for row in rows for value in row]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,14 +95,6 @@ def _prepare(connection: Connection) -> None:
     migrate(connection, "chat_sqlite", "pabal.chat.ledger")
 
 
+@lru_cache(1000)
 def _here(statement: str) -> str:
-    turned = _TURNED.get(statement)
-    if turned is None:
-        turned = statement.replace("pabal.", "chat_").replace(LOCK, "")
-        if len(_TURNED) < _MOST:
-            _TURNED[statement] = turned
-    return turned
-
-
-_TURNED: dict[str, str] = {}
-_MOST = 1000
+    return statement.replace("pabal.", "chat_").replace(LOCK, "")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pabal.chat.events import at_milliseconds
 from pabal.chat.ledger.contract import User
-from pabal.chat.ledger.session import Row, Session, flat, places
+from pabal.chat.ledger.session import Row, Session, parameters
 from pabal.errors import EmailTaken
 
 _USER = "id, email, password_hash, created_at"
@@ -41,16 +41,12 @@ def by_email(db: Session, email: str) -> User | None:
     return _user(rows[0]) if rows else None
 
 
-def by_ids(db: Session, ids: Collection[str]) -> dict[str, User]:
+def known(db: Session, ids: Collection[str]) -> set[str]:
+    """Return those of these ids that are a user's."""
     if not ids:
-        return {}
-    keys = [(id,) for id in sorted(set(ids))]
-    rows = db.rows(f"select {_USER} from pabal.users where id in {places(len(keys), 1)}", flat(keys))
-    return {row[0]: _user(row) for row in rows}
-
-
-def exists(db: Session, user_id: str) -> bool:
-    return bool(db.rows("select 1 from pabal.users where id = ?", (user_id,)))
+        return set()
+    rows = db.rows(f"select id from pabal.users where id in {parameters(len(ids), 1)}", list(ids))
+    return {row[0] for row in rows}
 
 
 def _key(email: str) -> str:

@@ -35,8 +35,7 @@ export class Api {
   }
 
   async #json(method, path, body, type) {
-    const response = await this.#fetch(method, path, body, type);
-    return response.status === 204 ? null : response.json();
+    return (await this.#fetch(method, path, body, type)).json();
   }
 
   async #fetch(method, path, body, type) {

@@ -121,7 +121,7 @@ export class Chat extends EventTarget {
     room.loadingOlder = true;
     await this.#try(() => readOlder(this.#api, room));
     room.loadingOlder = false;
-    room.messages.forEach((message) => message.type === "SYSTEM" && this.people.hear(message));
+    room.messages.forEach((message) => this.people.hear(message));
     this.#tell("messages", room.id);
   }
 
@@ -189,7 +189,7 @@ export class Chat extends EventTarget {
       await pause(AGAIN);
       if (room !== this.current) return room.reset();
     }
-    room.messages.forEach((message) => message.type === "SYSTEM" && this.people.hear(message));
+    room.messages.forEach((message) => this.people.hear(message));
     this.#tell("messages", room.id);
     await this.#mend(room);
   }
@@ -223,7 +223,7 @@ export class Chat extends EventTarget {
     if (room.tracked) room.take([message]);
     if (own) this.outbox.stored(message.clientMsgId);
     room.typing.delete(message.senderId);
-    if (message.type === "SYSTEM") this.people.hear(message);
+    this.people.hear(message);
     if (message.type === "SYSTEM" && room === this.current) this.#meet(room);
     this.#mend(room);
     this.#tell("messages", room.id);

@@ -2,7 +2,7 @@
 
 const KEPT = 120;
 export const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
-export const LARGEST = 10_000_000;
+const LARGEST = 10_000_000;
 const REFERENCE = /^[0-9a-f]{64}$/;
 
 export class Images {

@@ -37,8 +37,8 @@ export class Messages {
     this.#scroller.onscroll = () => this.#scrolled();
     $("to-end").onclick = () => this.toEnd();
     document.addEventListener("visibilitychange", () => this.#see());
-    new ResizeObserver(() => this.#atEnd && this.#placed && this.#stay()).observe($("messages"));
-    new ResizeObserver(() => this.#atEnd && this.#placed && this.#stay()).observe(this.#scroller);
+    const resized = new ResizeObserver(() => this.#atEnd && this.#placed && this.#stay());
+    for (const element of [$("messages"), this.#scroller]) resized.observe(element);
   }
 
   open(room) {

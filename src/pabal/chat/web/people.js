@@ -10,6 +10,7 @@ export class People {
 
   // A SYSTEM message names people who may be members no longer.
   hear(message) {
+    if (message.type !== "SYSTEM") return;
     const { userId, email } = systemEvent(message);
     if (email && !this.#known.has(userId)) this.#known.set(userId, { email, online: false });
   }

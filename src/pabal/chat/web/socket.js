@@ -26,7 +26,7 @@ export class Socket {
   #asked = new Map();
   connected = false;
 
-  // `auth` returns what is sent to be let in; `hooks` has up(), down() and refused(error), the last for good.
+  // `auth` returns what is sent to be let in; `hooks` has up(), down() and refused(error); after the last it tries again.
   constructor(address, auth, hooks) {
     this.#address = address;
     this.#auth = auth;

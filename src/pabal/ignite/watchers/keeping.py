@@ -7,8 +7,9 @@ works for a minute has recovered.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from pabal.errors import InvalidConfig
 from pabal.ignite.intake import Intake
 from pabal.ignite.team import Team
 from pabal.ignite.watchers.settings import read_settings
@@ -34,15 +35,18 @@ def chosen(team: Team, names: Sequence[str] = ()) -> list[str]:
 class Keeper:
     """A task of the team's service: starts the watchers' commands and starts them again."""
 
-    def __init__(self, workspace: Workspace, commands: Mapping[str, Command], *, watch: FdWatch) -> None:
+    def __init__(self, workspace: Workspace, commands: Callable[[], Mapping[str, Command]], *, watch: FdWatch) -> None:
+        """`commands` says which watchers run, by the team file as it stands."""
         self._workspace = workspace
-        self._names = {id(command): name for name, command in commands.items()}
+        self._wanted = commands
         self._intake = Intake(workspace)
         self._given_up: set[str] = set()
-        for name in commands:
+        self._commands = dict(commands())
+        self._settings = dict(workspace.team.watchers)
+        for name in self._commands:
             workspace.memory.forget_seen(f"told/watcher/{name}")  # of an earlier start of the team
         most = workspace.team.limits.starts
-        self._supervisor = Supervisor(commands, clock=workspace.clock, watch=watch, start=self._start, most=most)
+        self._supervisor = Supervisor(self._commands, clock=workspace.clock, watch=watch, start=self._start, most=most)
 
     def step(self) -> None:
         self._supervisor.step()
@@ -55,11 +59,27 @@ class Keeper:
     def next_due(self) -> float | None:
         return self._supervisor.next_due()
 
+    def reload(self) -> None:
+        """Go by the team file as it stands: end and begin watchers, and begin those anew whose settings changed."""
+        try:
+            wanted = dict(self._wanted())
+        except InvalidConfig as exc:
+            log.error("watchers not reloaded: %s", exc)
+            return
+        before, self._commands = self._commands, wanted
+        for name in before:
+            if name not in wanted or self._settings.get(name) != self._workspace.team.watchers.get(name):
+                self._supervisor.drop(name)
+        for name, command in wanted.items():
+            self._supervisor.keep(name, command)
+        self._settings = dict(self._workspace.team.watchers)
+        self._given_up &= {state.name for state in self._supervisor.states() if state.pid is None and state.due is None}
+
     def close(self) -> None:
         """End the watchers: each remembers what it has sent, so there is nothing to wait for."""
         self._supervisor.stop(1.0)
 
     def _start(self, command: Command) -> Child:
-        path = self._workspace.root / LOGS / f"{self._names[id(command)]}.log"
-        with open(path, "ab", buffering=0) as out:
+        name = next(name for name, known in self._commands.items() if known == command)
+        with open(self._workspace.root / LOGS / f"{name}.log", "ab", buffering=0) as out:
             return Child(command, stdout=out, stderr=out)

@@ -48,7 +48,7 @@ _PATTERNS = {
     "logs/sessions/*": "logs",
     "state/results/task-*-*-*": "results",
     f"{COMPLETED}/*.json": "completed",
-    "state/prompts/*.md": "prompts",
+    "state/prompts/*": "prompts",
     "state/sentinel/seen/*": "seen",
     "state/questions/*.json": "questions",
 }

@@ -1,4 +1,4 @@
-"""What is said to people: notices in their order, each acknowledged once it is said.
+"""What is said to people: notices in their order, those of a task strictly so, each acknowledged once it is said.
 
 Killed between saying and acknowledging, the envoy says a notice again: once for each such death. What Slack refuses is
 tried three times and then lies in `failed/`; while Slack cannot be reached or asks for patience, everything waits.
@@ -47,6 +47,7 @@ class Outbound:
         self._conversations = conversations
         self._questions = questions
         self._held: deque[Delivery] = deque()
+        self._more = False  # of a task only one notice is in hand at a time
         self._until = float("-inf")
         self._extended = 0.0
         self.problem = ""
@@ -58,6 +59,7 @@ class Outbound:
         if not self._held:
             self._extended = self._home.clock.boot()
             self._held.extend(self._home.queue(MESSAGES).lease(BATCH, self._home.config.lease_seconds))
+            self._more = bool(self._held)
         if self._held:
             self._say(self._held[0])
 
@@ -65,7 +67,7 @@ class Outbound:
         rest = self._until - self._home.clock.boot()
         if rest > 0:
             return min(rest, self._home.config.lease_seconds / 4)
-        return 0.0 if self._held else self._settings.interval_seconds
+        return 0.0 if self._held or self._more else self._settings.interval_seconds
 
     def close(self) -> None:
         """Give back what is not said."""
@@ -133,7 +135,9 @@ class Outbound:
 
     def _ask(self, notice: Notice) -> Question:
         """Write the question down before anybody hears it."""
-        asking, context, now = self._settings.questions, notice.context, self._home.clock.now()
+        context, now = notice.context, self._home.clock.now()
+        asked = context.get("expire_seconds")
+        expiry = asked if isinstance(asked, int | float) and asked > 0 else self._settings.questions.expire_seconds
         return self._questions.ask(
             read(
                 Question,
@@ -143,7 +147,7 @@ class Outbound:
                     "kind": context.get("kind") or "text",
                     "options": context.get("options") or [],
                     "asked_at": stamp(now),
-                    "expires_at": stamp(now + asking.expire_seconds) if asking.expire_seconds else "",
+                    "expires_at": stamp(now + expiry) if expiry else "",
                     "channel": notice.channel,
                     "thread_ts": notice.thread_ts,
                     "reply_context": notice.reply_context,

@@ -50,6 +50,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     event_id: str = ""
     emitted: bool = False
 
+    def is_late(self, now: float) -> bool:
+        return bool(self.expires_at) and instant(self.expires_at) <= now
+
     def accepted(self, text: str) -> str:
         """Return what a text means as an answer; raise InvalidInput that says what would do."""
         said = text.strip()
@@ -155,7 +158,7 @@ class Questions:
 
     def expire(self, now: float) -> list[Question]:
         """Close what has run out; return that."""
-        late = [each for each in self.open() if each.expires_at and instant(each.expires_at) <= now]
+        late = [each for each in self.open() if each.is_late(now)]
         return [self._expired(each.task_id) for each in late]
 
     def _expired(self, task_id: str) -> Question:
@@ -170,7 +173,7 @@ class Questions:
         if question.state == "answered":
             who = f"{question.responder} ({question.via})"
             raise NameTaken(f"{question.task_id} was answered already, by {who}: {question.answer!r:.80}")
-        if question.state == "expired":
+        if question.state == "expired" or question.is_late(self._home.clock.now()):
             raise NameTaken(f"the question of {question.task_id} ran out at {question.expires_at}")
 
     def _read(self, task_id: str) -> Question | None:

@@ -6,6 +6,7 @@ The lease is kept by the loop itself. So a general that hangs loses it, and one 
 from __future__ import annotations
 
 from contextlib import closing, suppress
+from typing import Protocol, runtime_checkable
 
 from pabal.delivery import Delivery
 from pabal.errors import InvalidConfig, InvalidInput, LeaseLost
@@ -23,11 +24,17 @@ from pabal.kingdom.serving import role_lock, serve
 from pabal.kingdom.sessions import Sessions
 from pabal.runtime.wake import FdWatch
 from pabal.store import FailureCode, Watch
-from pabal.watch import PathWatch
 
 IDLE = 10.0  # seconds: the slow poll beneath the wake-up
 _POLL = 1.0  # seconds between looks at a running soldier
 _SOLDIERS_GRACE = 5.0  # seconds that a soldier has to end when its general must
+
+
+@runtime_checkable
+class _Audible(Protocol):
+    """A watch that a loop over descriptors can hear."""
+
+    def fileno(self) -> int: ...
 
 
 def run(home: Home, name: str) -> None:
@@ -63,7 +70,7 @@ class General:
         self._name = name
         self._watch = watch
         self._arrivals = arrivals
-        if isinstance(arrivals, PathWatch):
+        if isinstance(arrivals, _Audible):
             watch.add(arrivals.fileno())
         self._queue = home.queue(TASKS, name)
         self._manifest = manifest_of(home, name)

@@ -14,7 +14,7 @@ from pabal import jsontext
 from pabal.errors import InvalidConfig
 from pabal.kingdom.documents import Task, document_of, stamp
 from pabal.kingdom.general.workspace import inherited, program
-from pabal.kingdom.home import Home
+from pabal.kingdom.home import SCHEMA, Home
 from pabal.kingdom.manifests import Manifest
 from pabal.kingdom.sessions import Session, Sessions, ticks_of
 from pabal.runtime.process import Child, Command
@@ -108,6 +108,7 @@ class Soldier:
             "KINGDOM_TASK_PATH": str(files.task),
             "KINGDOM_PROMPT_PATH": str(prompt),
             "KINGDOM_RESULT_PATH": str(files.result),
+            "KINGDOM_SCHEMA_PATH": str(self._home.root / SCHEMA),
             "KINGDOM_HEARTBEAT_PATH": str(files.heartbeat),
             "KINGDOM_CHECKPOINT_PATH": str(files.checkpoint),
             "KINGDOM_SESSION_PATH": str(files.session),

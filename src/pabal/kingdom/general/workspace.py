@@ -22,6 +22,9 @@ from pabal.runtime.process import Command
 PLUGINS = ".claude/plugins"
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,3}", re.ASCII)
 _PARTIAL = ".partial"
+_HEAD = ".git/refs/remotes/origin/HEAD"  # a clone of a repository that was empty has none, and is made anew
+_TIP = "refs/kingdom/tip"  # the other side's HEAD, whatever its branches are called by now
+_FETCHED = (f"+HEAD:{_TIP}", "+refs/heads/*:refs/remotes/origin/*")
 
 
 class Workspace:
@@ -39,22 +42,27 @@ class Workspace:
         make_dirs(self.folder.parent if self._task.repo else self.folder)
         if not self._task.repo:
             return []
-        if not (self.folder / ".git").exists():
-            shutil.rmtree(self._partial, ignore_errors=True)
-            url = self._home.config.repositories.format(repo=self._task.repo)
-            return [self._git("clone", "--quiet", "--", url, str(self._partial))]
-        if self._task.type == "resume":
+        is_there = (self.folder / ".git").exists()
+        if is_there and self._task.type == "resume":
             return []
+        if not is_there or not (self.folder / _HEAD).exists():
+            return [self._clone()]
         there = ("-C", str(self.folder))
         return [
-            self._git(*there, "fetch", "--quiet", "--prune", "origin"),
-            self._git(*there, "checkout", "--quiet", "--force", "--detach", "origin/HEAD"),
+            self._git(*there, "fetch", "--quiet", "--prune", "origin", *_FETCHED),
+            self._git(*there, "checkout", "--quiet", "--force", "--detach", _TIP),
             self._git(*there, "clean", "--quiet", "-fd"),
         ]
+
+    def _clone(self) -> Command:
+        shutil.rmtree(self._partial, ignore_errors=True)
+        url = self._home.config.repositories.format(repo=self._task.repo)
+        return self._git("clone", "--quiet", "--", url, str(self._partial))
 
     def finish(self) -> Path:
         """Put a whole clone in its place, make the plugins available, and return the folder."""
         if self._partial.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
             self._partial.rename(self.folder)
         for name in self._manifest.cc_plugins:
             self._plug_in(name)

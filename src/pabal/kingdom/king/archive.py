@@ -7,7 +7,7 @@ and made good at start for every event whose result was.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pabal import durable, jsontext
@@ -49,22 +49,33 @@ class Archive:
     def _by_file(self, reasons: Mapping[str, str]) -> None:
         home = self._home.root
         source, target = home / "queue/events/dispatched", home / COMPLETED
-        stems = {id: id for id in reasons}
+        found: dict[str, bytes] = {}
         for name in os.listdir(source):
-            id = stems.get(name.partition("~")[0].removesuffix(".json"))
-            if id is None or name.endswith(".why"):
-                continue
-            document = _ended((source / name).read_bytes(), reasons[id])
-            durable.replace_whole(target / f"{id}.json", document)
-            for path in (source / f"{name}.why", source / name):
-                path.unlink(missing_ok=True)
+            id = name.partition("~")[0].removesuffix(".json")
+            if id in reasons and not name.endswith(".why"):
+                found[id] = (source / name).read_bytes()
+        for entry in self._done(reasons.keys() - found.keys()):  # whoever moved it in gave it another name
+            if entry.message is not None:
+                found[entry.id] = KingdomCodec().encode(entry.message)
+        for id, data in found.items():
+            durable.replace_whole(target / f"{id}.json", _ended(data, reasons[id]))
+        self._forget(found)
 
     def _by_queue(self, reasons: Mapping[str, str]) -> None:
-        found = [entry for id in reasons if (entry := self._home.queue(EVENTS).find(id)) and entry.state is State.DONE]
+        found = self._done(reasons)
         messages = [_completed(entry.message, reasons[entry.id]) for entry in found if entry.message]
         if messages:
             self._home.queue(COMPLETED_QUEUE).publish_many(messages)
-            self._home.store.purge(EVENTS, State.DONE, ids=[entry.id for entry in found], limit=len(found))
+            self._forget([entry.id for entry in found])
+
+    def _done(self, ids: Iterable[str]) -> list[Entry]:
+        entries = (self._home.queue(EVENTS).find(id) for id in ids)
+        return [entry for entry in entries if entry is not None and entry.state is State.DONE]
+
+    def _forget(self, ids: Collection[str]) -> None:
+        """Let the store forget events: what it remembers of an id goes with the message."""
+        if ids:
+            self._home.store.purge(EVENTS, State.DONE, ids=list(ids), limit=len(ids))
 
 
 def _event_of(entry: Entry) -> str:

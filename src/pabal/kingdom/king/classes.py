@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pabal.delivery import Delivery
-from pabal.kingdom.config import Ageing
 from pabal.kingdom.documents import PRIORITIES
 from pabal.kingdom.home import Home
 from pabal.kingdom.layout import EVENTS
@@ -16,14 +15,15 @@ _LOOK = 60.0  # seconds after which a class that had nothing old is looked at ag
 class Classes:
     """Leases events of the classes that are let in, in the order in which they are to be dispatched."""
 
-    def __init__(self, home: Home, ageing: Ageing) -> None:
+    def __init__(self, home: Home) -> None:
         self._home = home
-        self._ageing = ageing
+        self._ageing = home.king.ageing
         self._since = 0  # dispatches since one went to an aged event
         self._young_until: dict[str, float] = dict.fromkeys(PRIORITIES, 0.0)
 
     def lease(self, admitted: Sequence[str], limit: int) -> list[Delivery]:
         """Take up to `limit` events."""
+        self._ageing = self._home.king.ageing
         taken: list[Delivery] = []
         while len(taken) < limit:
             some = self._some(admitted, limit - len(taken))

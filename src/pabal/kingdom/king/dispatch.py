@@ -32,11 +32,16 @@ class Dispatch:
         self._home = home
         self._routing = routing
         self._archive = archive
-        self._classes = Classes(home, home.king.ageing)
+        self._classes = Classes(home)
         self._warning = ""
+        self._mistake = ""
         self._more = False
 
     def step(self) -> None:
+        if self._home.king_problem != self._mistake:
+            self._mistake = self._home.king_problem
+            if self._mistake:
+                self._home.journal.note("system.warning", "king", problem=self._mistake)
         if self._routing.refresh():
             for problem in self._routing.table.problems:
                 self._home.journal.note("system.warning", "king", problem=problem)
@@ -77,6 +82,7 @@ class Dispatch:
             return
         queue = self._home.queue(EVENTS)
         ids = iter(self._home.task_ids.take(len(deliveries)))
+        self._home.notice_ids.expect(len(deliveries))
         given: list[tuple[Delivery, Orders]] = []
         for delivery in deliveries:
             try:

@@ -152,11 +152,12 @@ def _question(home: Home, found: Result) -> Notice:
     }
     fields: dict[str, Any] = {"channel": origin["channel"]} if origin else {}
     kind = found.kind or ("choose" if found.options else "text")
+    expiry = {"expire_seconds": found.expire_seconds} if found.expire_seconds else {}
     return home.notice(
         "human_input_request",
         f"[question] {found.question}",
         task_id=found.task_id,
-        context={"checkpoint_path": found.checkpoint_path, "kind": kind, "options": found.options},
+        context={"checkpoint_path": found.checkpoint_path, "kind": kind, "options": found.options, **expiry},
         reply_context={**context, **origin},
         thread_ts=str(origin.get("thread_ts") or origin.get("message_ts") or ""),
         **fields,

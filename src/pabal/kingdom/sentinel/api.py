@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import httpx2
 
 TIMEOUT = 20.0  # seconds
-MOST_PAGES = 100
 _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 _HINTS = {401: ": the token is not valid", 403: ": the token may not do this", 404: ": there is no such thing to see"}
 
@@ -54,6 +53,19 @@ class Api:
 
     def close(self) -> None:
         self._client.close()
+
+
+class Once:
+    """Refuses a place that was there before in the same look: a server that leads in circles is not followed."""
+
+    def __init__(self) -> None:
+        self._been: set[str] = set()
+
+    def __call__(self, place: str) -> str:
+        if place in self._been:
+            raise WatchFailed(f"the server leads in circles: the page {place!r:.120} comes again in one look")
+        self._been.add(place)
+        return place
 
 
 def json_of(answer: httpx2.Response) -> Any:

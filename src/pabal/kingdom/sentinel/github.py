@@ -9,7 +9,7 @@ import msgspec
 
 from pabal.errors import InvalidInput, WatchFailed
 from pabal.kingdom.documents import Event, Priority
-from pabal.kingdom.sentinel.api import MOST_PAGES, Api, json_of
+from pabal.kingdom.sentinel.api import Api, Once, json_of
 from pabal.kingdom.sentinel.contract import Page, Parsed, State
 
 _SUBJECTS = {"PullRequest": "pr", "Issue": "issue"}
@@ -81,7 +81,8 @@ class GithubWatcher:
         if answer.status_code == 304:
             return
         marks = {"etag": answer.headers.get("ETag", ""), "last_modified": answer.headers.get("Last-Modified", "")}
-        for _ in range(MOST_PAGES):
+        once = Once()
+        while True:
             following = answer.links.get("next", {}).get("url", "")
             items = json_of(answer)
             if not isinstance(items, list):
@@ -89,8 +90,7 @@ class GithubWatcher:
             yield Page(items, {} if following else marks)
             if not following:
                 return
-            answer = self._ask(following)
-        raise WatchFailed(f"more than {MOST_PAGES} pages of notifications: mark the old ones as read")
+            answer = self._ask(once(following))
 
     def parse(self, page: Page, state: State) -> Parsed:
         events: list[Event] = []
@@ -146,7 +146,7 @@ def event_of(found: Notification) -> Event:
             "subject_url": found.subject.url,
             "subject_type": found.subject.type,
             "updated_at": found.updated_at,
-            **({"pr_number": int(number)} if kind == "pr" and number.isdecimal() else {}),
+            **({"pr_number": number if number.isdecimal() else None} if kind == "pr" else {}),
         },
     )
 

@@ -12,7 +12,7 @@ import msgspec
 
 from pabal.errors import InvalidConfig, InvalidInput, WatchFailed
 from pabal.kingdom.documents import Event
-from pabal.kingdom.sentinel.api import MOST_PAGES, Api, json_of
+from pabal.kingdom.sentinel.api import Api, Once, json_of
 from pabal.kingdom.sentinel.contract import Page, Parsed, State
 
 _FIELDS = ["summary", "status", "priority", "labels", "updated"]
@@ -56,7 +56,8 @@ class JiraWatcher:
             "fields": _FIELDS,
             "maxResults": self._settings.page_size,
         }
-        for _ in range(MOST_PAGES):
+        once = Once()
+        while True:
             answer = json_of(self._api.ask("POST", "/rest/api/3/search/jql", now=now, accepted=(200,), json=body))
             issues = answer.get("issues") if isinstance(answer, dict) else None
             if not isinstance(issues, list):
@@ -65,8 +66,7 @@ class JiraWatcher:
             yield Page(issues, {} if token else {"last_check": now})
             if not token:
                 return
-            body["nextPageToken"] = str(token)
-        raise WatchFailed(f"more than {MOST_PAGES} pages of tickets: narrow the jql")
+            body["nextPageToken"] = once(str(token))
 
     def parse(self, page: Page, state: State) -> Parsed:
         before = state.get("known_issues")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pabal.ids import new_token
-from pabal.store import Draft
+from pabal.store import Draft, Terms
 from pabal.stores.files.names import ceiled
 from pabal.stores.files.spool import Spool
 
@@ -47,6 +47,12 @@ def records_of(spool: Spool, draft: Draft, now: float) -> list[tuple[str, int]]:
 def keys_of(records: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return those records that are for dedup keys."""
     return [record for record in records if os.path.basename(record[0]).startswith(_BY_KEY)]
+
+
+def claim_id(spool: Spool, first: First, at: float) -> bool:
+    """Make the record of an id for a plain name; False if another name was first. With the lock held."""
+    found = claim([(_path(spool, _BY_ID, first.id), ceiled(at + Terms().dedup_window))], first, ceiled(at))
+    return found is None or found.stem == first.stem
 
 
 def forget_id(spool: Spool, id: str) -> None:

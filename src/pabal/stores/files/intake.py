@@ -24,11 +24,13 @@ from pabal.stores.files.dedup import First
 from pabal.stores.files.listing import Listing
 from pabal.stores.files.names import Slot, digest, floored, native_base, plain_stem
 from pabal.stores.files.reading import UNREADABLE, check_regular, id_of_stem, order_of, read_whole, set_aside
+from pabal.stores.files.remembering import remember
 from pabal.stores.files.root import Root
 from pabal.stores.files.spool import Spool
 
 PATIENCE = 2.0  # seconds
 _FLUSHED = 200  # files flushed together, each with an open descriptor
+_RECALLED = 1000  # files whose order need not be read, placed under one lock
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -48,17 +50,22 @@ class Found(NamedTuple):
 
 def take_in(root: Root, spool: Spool, listing: Listing) -> bool:
     """Read what is new; True if something has found its place. Takes the lock for each file."""
-    moved = False
     names = list(listing.strangers)
+    moved = False
+    for start in range(0, len(names), _RECALLED):
+        with spool:
+            moved |= _recall(root, spool, listing, names[start : start + _RECALLED])
+    names = list(listing.strangers)
+    flushed: dict[str, os.stat_result] = {}
     for number, name in enumerate(names):
         if number % _FLUSHED == 0 and len(names) > 1:
-            _flush(spool, names[number : number + _FLUSHED])
+            flushed = _flush(spool, names[number : number + _FLUSHED])
         seen = listing.strangers.pop(name, None)  # before it is looked at: it may come again meanwhile
         if seen is None:
             continue  # another thread is at it
         stays = True
         try:
-            placed = _take_one(root, spool, listing, name, seen)
+            placed = _take_one(root, spool, listing, name, seen, flushed.get(name))
             stays, moved = placed is None, moved or bool(placed)
         finally:
             if stays:
@@ -68,22 +75,43 @@ def take_in(root: Root, spool: Spool, listing: Listing) -> bool:
     return moved
 
 
-def _flush(spool: Spool, names: Sequence[str]) -> None:
-    """Flush many files at once, for alone each would wait for the disk; what is clean is soon flushed again."""
+def _recall(root: Root, spool: Spool, listing: Listing, names: Sequence[str]) -> bool:
+    """Give those files their place whose order was kept with them; True if there were any. With the lock held."""
+    found = False
+    for name in names:
+        slot = None if root.names.native else root.names.parse(name)
+        if slot is None:
+            continue
+        for directory in spool.waiting:
+            order = listing.unread.order(directory, name, slot)
+            if order is not None and listing.strangers.pop(name, None) is not None:
+                listing.known[slot.base], found = order, True
+                listing.arrive(name, directory)
+    return found
+
+
+def _flush(spool: Spool, names: Sequence[str]) -> dict[str, os.stat_result]:
+    """Flush many files at once, for alone each would wait for the disk; return what each was like before."""
     fds: list[int] = []
+    flushed: dict[str, os.stat_result] = {}
     try:
         for name in names:
             with suppress(OSError):
                 path = f"{spool.waiting[0]}/{name}"
-                if stat.S_ISREG(os.lstat(path).st_mode):  # opening a FIFO would wake its writer
+                about = os.lstat(path)
+                if stat.S_ISREG(about.st_mode):  # opening a FIFO would wake its writer
                     fds.append(os.open(path, _READ))
+                    flushed[name] = about
         durable.sync_all(fds)
+        return flushed
     finally:
         for fd in fds:
             os.close(fd)
 
 
-def _take_one(root: Root, spool: Spool, listing: Listing, name: str, seen: float) -> bool | None:
+def _take_one(
+    root: Root, spool: Spool, listing: Listing, name: str, seen: float, flushed: os.stat_result | None
+) -> bool | None:
     """Give a file its place; False if there is nothing to be placed, None if it is to be looked at again."""
     directory = next((path for path in spool.waiting if os.path.lexists(f"{path}/{name}")), "")
     try:
@@ -91,7 +119,7 @@ def _take_one(root: Root, spool: Spool, listing: Listing, name: str, seen: float
         if about is None or (stat.S_ISDIR(about.st_mode) and not root.names.native):
             return False  # gone, or a directory of the application's own
         try:
-            found = _read(root, about, directory, name)
+            found = _read(root, about, directory, name, flushed=flushed is not None and _are_same(about, flushed))
         except UNREADABLE as exc:
             if isinstance(exc, DecodeError) and _is_young(root, about, seen):
                 return None
@@ -101,7 +129,7 @@ def _take_one(root: Root, spool: Spool, listing: Listing, name: str, seen: float
         return False  # somebody was quicker, or there is one of that name
 
 
-def _read(root: Root, about: os.stat_result, directory: str, name: str) -> Found:
+def _read(root: Root, about: os.stat_result, directory: str, name: str, *, flushed: bool) -> Found:
     path = f"{directory}/{name}"
     check_regular(about)  # before it is opened, for opening a FIFO would wake its writer
     data, written_at = read_whole(path)
@@ -111,19 +139,23 @@ def _read(root: Root, about: os.stat_result, directory: str, name: str) -> Found
         raise
     except Exception as exc:  # whatever it is, the other files are served
         raise DecodeError(f"{type(exc).__name__}: {exc}", data) from exc
-    fd = os.open(path, _READ)
-    try:
-        durable.sync(fd)
-    finally:
-        os.close(fd)
+    if not flushed:
+        fd = os.open(path, _READ)
+        try:
+            durable.sync(fd)
+        finally:
+            os.close(fd)
     return Found(directory, name, data, written_at, message)
 
 
 def _is_same(about: os.stat_result, path: str) -> bool:
     """Say whether a file is still the one that was read. Its writer may use the same name for the next."""
-    found = os.lstat(path)
+    return _are_same(about, os.lstat(path))
+
+
+def _are_same(one: os.stat_result, other: os.stat_result) -> bool:
     return all(
-        getattr(about, part) == getattr(found, part)
+        getattr(one, part) == getattr(other, part)
         for part in ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
     )
 
@@ -174,10 +206,12 @@ def _give_order(root: Root, spool: Spool, listing: Listing, found: Found) -> Non
     if slot is None:
         extension = root.names.extension if found.name.endswith(root.names.extension) else ""
         better = f"{plain_stem(found.name.removesuffix(extension))}{extension}"
+        if os.path.lexists(f"{found.directory}/{better}"):
+            better = f"{plain_stem(f'{better.removesuffix(extension)}-{dedup.new_tag()}')}{extension}"
         rename_new(found.path, f"{found.directory}/{better}")
         found, slot = found._replace(name=better), root.names.parse(better)
         assert slot is not None
-    listing.known[slot.base] = order_of(root, found.message)
+    order = listing.known[slot.base] = order_of(root, found.message)
     if slot.attempt == 0:
         own = First(found.message.id, dedup.new_tag(), digest(slot.base, 10))
         records = dedup.records_of(spool, Draft(spool.name, found.message), root.clock.now())
@@ -185,6 +219,7 @@ def _give_order(root: Root, spool: Spool, listing: Listing, found: Found) -> Non
         if first is not None and first.stem != own.stem:
             _drop(root, spool, found, slot, first)
             return
+    remember(found.path, order, taken=True)
     listing.arrive(found.name, found.directory)
 
 

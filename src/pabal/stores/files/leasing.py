@@ -70,7 +70,7 @@ def lease(root: Root, queue: str, limit: int, seconds: float, consumer: str, tok
             met |= fresh
             continue
         leases += _read_all(root, spool, taken, token)
-        if not taken:
+        if not taken and not listing.strangers.keys() - met:
             break
     return leases
 

@@ -19,6 +19,7 @@ from pabal.stores.files.feed import Feed
 from pabal.stores.files.groups import DocumentOrder, Groups, Learn, Order
 from pabal.stores.files.heaps import Heaps, pop_due
 from pabal.stores.files.names import Slot
+from pabal.stores.files.remembering import Unread
 from pabal.stores.files.returning import Returning
 from pabal.watch import ARRIVALS, DELETE, MOVED_FROM, MOVED_TO
 
@@ -43,6 +44,7 @@ class Listing:
         self._heaps = Heaps()
         self._groups = Groups()
         self._returning = Returning(root, spool.name)
+        self.unread = Unread(root, spool)
         self._grouped = False
         self._moves = 0
         # Where ready and delayed share a directory, only the due time tells them apart.
@@ -86,11 +88,15 @@ class Listing:
         while (entry := self._heaps.pop(target)) is not None:
             name = self._name(entry)
             order = self.order(name)
-            if order is None or (order.group and not self._groups.leads(order.group, entry)):
+            if order is None:  # what was known under this name went with an earlier file of that name: to be read
+                self.strangers.setdefault(name, self._root.clock.boot())
+                continue
+            if order.group and not self._groups.leads(order.group, entry):
                 continue
             slot = order if isinstance(order, Slot) else self._parse(name)
-            if slot is not None:
+            if slot is not None and self.unread.is_first(name, slot.base, order.id):
                 return name, slot
+            self.strangers.setdefault(name, self._root.clock.boot())  # to be read, and set aside with its reason
         return None
 
     def gone(self, name: str) -> None:
@@ -161,9 +167,11 @@ class Listing:
         while (entry := pop_due(self._heaps.delayed, now)) is not None:
             name = self._name(entry)
             order = self.order(name)
-            if order is not None:
-                self._move_due(name)
-                self._offer(entry, order)
+            if order is None:  # as in `pop`
+                self.strangers.setdefault(name, self._root.clock.boot())
+                continue
+            self._move_due(name)
+            self._offer(entry, order)
 
     def _move_due(self, name: str) -> None:
         """Move a file that has come due, so many at a time: what was once ready stays so if the clock steps back."""

@@ -198,8 +198,15 @@ def booted(boot_id: str) -> str:
 
 def plain_stem(text: str) -> str:
     """Return a stem that plain names can hold: real text, no `~`, and room for what the store adds."""
-    text = text.replace("~", "-")
-    return text if _is_plain(text) else f"{text[:40].encode('utf-8', 'ignore').decode()}-{digest(text, 16)}"
+    return fitting(text.replace("~", "-"))
+
+
+def fitting(name: str) -> str:
+    """Return a name as it is if it is real text and leaves room for what is added, else its beginning and its hash."""
+    if _is_plain(name):
+        return name
+    text = os.fsencode(name)[:40].decode("utf-8", "ignore").lstrip(".")  # a name with a dot before it would be hidden
+    return f"{text}-{digest(name, 16)}"
 
 
 def _is_plain(stem: str) -> bool:

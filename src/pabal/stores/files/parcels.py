@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from pabal import durable
-from pabal.codec import Restatable
 from pabal.errors import TooLarge
 from pabal.names import check_id, check_name
 from pabal.store import Draft, State
 from pabal.stores.files import dedup
 from pabal.stores.files.dedup import First
 from pabal.stores.files.names import ceiled, digest, floored, native_base, plain_stem
+from pabal.stores.files.reading import order_of
+from pabal.stores.files.remembering import remember
 from pabal.stores.files.root import Root
 
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
@@ -31,6 +32,7 @@ class Parcel:
         "first",
         "id",
         "now",
+        "order",
         "path",
         "records",
         "spool",
@@ -44,12 +46,13 @@ class Parcel:
         self.spool = root.make(draft.queue)
         self.now, self.due = now, ceiled(now + draft.delay) if draft.delay > 0 else floored(now)
         self.state = State.DELAYED if draft.delay > 0 else State.READY
-        if root.layout.mirror and isinstance(root.codec, Restatable):
-            self.data = root.codec.restate(data, self.state, at=now)
+        if root.layout.mirror and root.restating is not None:
+            self.data = root.restating.restate(data, self.state, at=now)
         self.crc = zlib.crc32(self.data)
         self.records = dedup.records_of(self.spool, draft, now)
         self.first: First | None = None
         self.stem = "" if root.names.native else plain_stem(root.layout.stem(draft.message))
+        self.order = None if root.names.native else order_of(root, draft.message)
         self.tag = dedup.new_tag()
         self.path = f"{self.spool.tmp}/{self.tag}~{self.name(root, 0)}"
 
@@ -99,6 +102,8 @@ def _write(parcels: Sequence[Parcel], done: list[str]) -> None:
             open_files.append(fd)
             done.append(parcel.path)
             os.utime(fd, (parcel.now, parcel.now))  # from here it waits
+            if parcel.order is not None:
+                remember(fd, parcel.order, taken=False)
         durable.sync_all(open_files)
     finally:
         for fd in open_files:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pabal import durable
-from pabal.codec import Restatable
 from pabal.errors import DecodeError
 from pabal.store import State
 from pabal.stores.files.calls import exchange
@@ -67,9 +66,9 @@ def restate_all(root: Root, spool: Spool, names: Sequence[tuple[str, State]]) ->
 
 def restated(root: Root, data: bytes, state: State, reason: str = "") -> bytes:
     """Return the document with its state; as it is where it has no place for one."""
-    if not isinstance(root.codec, Restatable):
+    if root.restating is None:
         return data
     try:
-        return root.codec.restate(data, state.value, at=root.clock.now(), reason=reason)
+        return root.restating.restate(data, state.value, at=root.clock.now(), reason=reason)
     except DecodeError:
         return data

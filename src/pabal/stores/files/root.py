@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pabal import durable, jsontext
 from pabal.clock import Clock
+from pabal.codec import Restatable
 from pabal.errors import InvalidInput, NameTaken, StoreClosed, StoreError, StoreFailed, StoreFull, StoreRefused
 from pabal.ids import IdMaker
 from pabal.names import check_name
@@ -40,6 +41,9 @@ class Root:
         durable.make_dirs(path)
         self.path = os.path.abspath(path)
         self.clock, self.layout, self.codec = clock, layout, layout.codec
+        self.restating = (
+            layout.codec if isinstance(layout.codec, Restatable) else None
+        )  # asked for too often to ask twice
         self.names = Names(native=layout.native, extension=layout.codec.extension)
         self.ids = IdMaker(clock)
         self.settling = f"{self.path}/.settling"

@@ -29,7 +29,18 @@ from pabal.store import (
     State,
     Watch,
 )
-from pabal.stores.files import browsing, carrying, checking, follow_ups, joint, leasing, publishing, settling, tending
+from pabal.stores.files import (
+    browsing,
+    carrying,
+    checking,
+    dedup,
+    follow_ups,
+    joint,
+    leasing,
+    publishing,
+    settling,
+    tending,
+)
 from pabal.stores.files.dedup import new_tag
 from pabal.stores.files.parcels import pack
 from pabal.stores.files.root import FORMAT, Root
@@ -145,6 +156,14 @@ class FileStore:
     ) -> int:
         with _Guard(self._root, "purging"):
             return tending.purge(self._root, queue, state, age, limit, ids)
+
+    def forget(self, queue: str, id: str) -> None:
+        """Take note that a message is done whose file its reader removed: from here on its id is known for a while."""
+        with _Guard(self._root, "forgetting"):
+            spool = self._root.spool(queue)
+            if spool is not None:
+                with spool:
+                    dedup.forget_id(spool, id)
 
     def carry(self, queue: str, entries: Sequence[Entry], *, window: float = 300.0) -> list[str]:
         with _Guard(self._root, "carrying"):

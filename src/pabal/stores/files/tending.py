@@ -84,9 +84,14 @@ def purge(root: Root, queue: str, state: State, age: float, limit: int, ids: Seq
 
 
 def _purge_some(root: Root, spool: Spool, state: State, before: int, limit: int, wanted: frozenset[str]) -> int:
+    rows = [(name, slot) for name, slot in slots_in(root, spool, state) if slot.settled <= before]
+    if not root.names.native:
+        # A plain name is most often that of its id: others are read only for ids that are not found so.
+        named = [row for row in rows if row[1].base in wanted]
+        rows = named if len({slot.base for _, slot in named}) == len(wanted) else rows
     removed = 0
-    for name, slot in list(slots_in(root, spool, state)):
-        if removed < limit and slot.settled <= before:
+    for name, slot in rows:
+        if removed < limit:
             order = order_in(root, spool, spool.dirs[state], name, slot)
             if order is not None and order.id in wanted:
                 removed += _remove_settled(root, spool, state, name)

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # unsaid exports
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # unsaid exports
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from pabal import jsontext
 from pabal.errors import NameTaken, StoreFailed, TopicUnknown
@@ -29,7 +35,7 @@ from pabal.topic import (
 from pabal.topics.kafka.looking import SETTINGS_TOPIC, Looking
 from pabal.topics.kafka.member import KafkaMember
 from pabal.topics.kafka.producing import Producing
-from pabal.topics.kafka.settings import LARGEST_BATCH, KafkaSettings
+from pabal.topics.kafka.settings import LARGEST_BATCH, KafkaSettings, limits_of
 from pabal.topics.kafka.translating import busy_or, kafka_error, translated
 
 
@@ -49,9 +55,7 @@ class KafkaTopics:
         """Make the topic with as many replicas as the settings say."""
         check_topic(topic)
         partitions, max_age, max_bytes = check_shape(shape)
-        config = {
-            "retention.ms": str(int(max_age * 1000) or -1),
-            "retention.bytes": str(max_bytes or -1),
+        config = limits_of(max_age, max_bytes) | {
             "min.insync.replicas": str(self._settings.min_insync),
             "max.message.bytes": str(LARGEST_BATCH),
         }
@@ -77,6 +81,20 @@ class KafkaTopics:
             found = future.result()
         age, size = int(found["retention.ms"].value), int(found["retention.bytes"].value)
         return Shape(partitions, max(0.0, age / 1000), max(0, size))
+
+    def retain(self, topic: str, *, max_age: float | None = None, max_bytes: int | None = None) -> None:
+        """Have the servers keep more or less from now on."""
+        check_shape(Shape(self._count(topic), max_age or 0.0, max_bytes or 0))
+        entries = [
+            ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET)
+            for name, text in limits_of(max_age, max_bytes).items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        if entries:
+            with translated(f"changing what {topic} keeps", self._settings.servers):
+                timeout = self._settings.timeout
+                [future] = self._admin.incremental_alter_configs([resource], request_timeout=timeout).values()
+                future.result()
 
     def settings(self, topic: str) -> Mapping[str, Any]:
         """Return the document given to `configure`."""

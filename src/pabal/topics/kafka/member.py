@@ -6,18 +6,29 @@ Partitions are handed over only inside `read`, because the client waits for its 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pabal.errors import Fenced
-from pabal.topic import Record
+from pabal.topic import NO_NOTES, Record, check_notes
 from pabal.topics.kafka.settings import KafkaSettings
 from pabal.topics.kafka.translating import PASSING, error_of, kafka_error, records_of, translated
 
 _SLICE = 0.2  # seconds between looks at `wake`
 _PAUSE = 0.2  # seconds before a commit that the coordinator could not take is repeated
+
+
+class Committed(NamedTuple):
+    """What stands at a partition of a group."""
+
+    offset: int
+    note: str
+
+    def changes(self, other: Committed) -> bool:
+        """Say whether to commit this where the other stands, which never moves back."""
+        return self.offset > other.offset or (self.offset == other.offset and self.note != other.note)
 
 
 class KafkaMember:
@@ -29,7 +40,8 @@ class KafkaMember:
         self._owned: set[int] = set()
         self._paused: set[int] = set()
         self._moved = False  # partitions changed hands inside the current call
-        self._committed: dict[int, int] = {}  # what is known to be committed: the coordinator would move it back
+        self._committed: dict[int, Committed] = {}  # as far as known: the coordinator would move it back
+        self._notes: dict[int, str] = {}  # as they stood when the partitions were taken over
         session_ms = int(session * 1000)
         self._consumer = Consumer(
             settings.consumer(group)
@@ -64,20 +76,19 @@ class KafkaMember:
                 self._woken = False
                 return records
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit at the coordinator, and wait for its answer; repeat while it cannot be reached, up to the timeout."""
+    def commit(self, offsets: Mapping[int, int], notes: Mapping[int, str] = NO_NOTES) -> None:
+        """Commit at the coordinator, and wait for its answer."""
+        check_notes(offsets, notes)
         if not self._owned.issuperset(offsets):
             raise Fenced(f"partitions {sorted(offsets.keys() - self._owned)} of {self._topic} are another member's now")
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                self._commit(offsets)
-                return
-            except KafkaException as exc:
-                error = kafka_error(exc)
-                if error.code() not in PASSING or time.monotonic() > deadline:
-                    raise error_of(error, f"committing to {self._topic}", self._servers) from exc
-                time.sleep(_PAUSE)
+        steps = {number: Committed(offset, notes.get(number, "")) for number, offset in offsets.items()}
+        self._repeated(lambda: self._commit(steps))
+
+    def note(self, partition: int) -> str:
+        """Ask the coordinator, unless that was done before."""
+        if partition in self._owned:
+            self._repeated(lambda: self._look([partition]))
+        return self._notes.get(partition, "")
 
     def seek(self, partition: int, offset: int) -> None:
         if partition in self._owned:
@@ -102,15 +113,34 @@ class KafkaMember:
             self._closed = True
             self._consumer.close()
 
-    def _commit(self, offsets: Mapping[int, int]) -> None:
-        unknown = [TopicPartition(self._topic, number) for number in offsets if number not in self._committed]
-        if unknown:
-            for found in self._consumer.committed(unknown, self._timeout):
-                self._committed[found.partition] = max(0, found.offset)
-        ahead = {number: offset for number, offset in offsets.items() if offset > self._committed[number]}
+    def _repeated(self, work: Callable[[], None]) -> None:
+        """Do what needs the coordinator; repeat it while that cannot be reached, up to the timeout."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                work()
+                return
+            except KafkaException as exc:
+                error = kafka_error(exc)
+                if error.code() not in PASSING or time.monotonic() > deadline:
+                    raise error_of(error, f"committing to {self._topic}", self._servers) from exc
+                time.sleep(_PAUSE)
+
+    def _look(self, numbers: Iterable[int]) -> None:
+        """Learn what is committed to these partitions, if it is not known."""
+        unknown = [TopicPartition(self._topic, number) for number in numbers if number not in self._committed]
+        for found in self._consumer.committed(unknown, self._timeout) if unknown else []:
+            if found.error is not None:
+                raise KafkaException(found.error)
+            self._notes[found.partition] = found.metadata or ""
+            self._committed[found.partition] = Committed(max(0, found.offset), found.metadata or "")
+
+    def _commit(self, steps: Mapping[int, Committed]) -> None:
+        self._look(steps)
+        ahead = {number: step for number, step in steps.items() if step.changes(self._committed[number])}
         if not ahead:
             return
-        wanted = [TopicPartition(self._topic, number, offset) for number, offset in ahead.items()]
+        wanted = [TopicPartition(self._topic, number, *step) for number, step in ahead.items()]
         for answer in self._consumer.commit(offsets=wanted, asynchronous=False) or []:
             if answer.error is not None:
                 raise KafkaException(answer.error)
@@ -151,4 +181,5 @@ class KafkaMember:
         self._moved = True
         for found in partitions:
             self._committed.pop(found.partition, None)
+            self._notes.pop(found.partition, None)
             self._paused.discard(found.partition)

@@ -52,6 +52,15 @@ class KafkaSettings(NamedTuple):
         }
 
 
+def limits_of(max_age: float | None, max_bytes: int | None) -> dict[str, str]:
+    """Return limits as Kafka's settings; those that are None are left out."""
+    given = {
+        "retention.ms": None if max_age is None else int(max_age * 1000),
+        "retention.bytes": max_bytes,
+    }
+    return {name: str(value or -1) for name, value in given.items() if value is not None}
+
+
 _NUMBERS = {"replication": 100, "min_insync": 100, "timeout": 3600}
 
 

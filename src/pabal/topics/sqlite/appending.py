@@ -30,7 +30,7 @@ class Sheaf:
 
     def __init__(self, topic: Known, records: Sequence[NewRecord]) -> None:
         self._topic = topic
-        self._turn = next(_turns) % topic.shape.partitions  # those without a key stay together
+        self._turn = next(_turns) % topic.partitions  # those without a key stay together
         self._places: list[tuple[int, int]] = []
         self._bundles: dict[int, Bundle] = {}
         known: dict[tuple[str, int | None], tuple[int, Bundle, bytes | None, int]] = {}
@@ -52,7 +52,7 @@ class Sheaf:
 
     def _place(self, key: str, partition: int | None) -> tuple[int, Bundle, bytes | None, int]:
         """Return for a key its partition, what is gathered for it, the key as stored and its checksum."""
-        count = self._topic.shape.partitions
+        count = self._topic.partitions
         if partition is not None:
             number = check_partition(self._topic.name, partition, count)
         else:

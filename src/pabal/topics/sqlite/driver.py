@@ -40,7 +40,7 @@ from pabal.topic import (
 from pabal.topics.sqlite import groups, retention
 from pabal.topics.sqlite.appending import Sheaf
 from pabal.topics.sqlite.member import Place, SqliteMember
-from pabal.topics.sqlite.rows import Known, first_from, page
+from pabal.topics.sqlite.rows import Known, bounds_of, first_from, page
 
 TRIM_SECONDS = 10.0  # how often who appends looks whether retention has something to remove
 
@@ -75,8 +75,16 @@ class SqliteTopics:
         )
 
     def shape(self, topic: str) -> Shape:
-        """Return what the topic was made with."""
-        return self._find(topic).shape
+        """Return the topic's partitions and what it keeps."""
+        known = self._find(topic)
+        return Shape(known.partitions, *self._db.read(lambda db: retention.limits_of(db, known)))
+
+    def retain(self, topic: str, *, max_age: float | None = None, max_bytes: int | None = None) -> None:
+        """Change what the topic keeps, and remove what is too much by that."""
+        known = self._find(topic)
+        check_shape(Shape(known.partitions, max_age or 0.0, max_bytes or 0))
+        self._db.write(lambda tx: retention.set_limits(tx, known, max_age, max_bytes), durable=True)
+        self.trim(topic)
 
     def settings(self, topic: str) -> Mapping[str, Any]:
         """Return the document given to `configure`."""
@@ -115,13 +123,13 @@ class SqliteTopics:
     def read(self, topic: str, partition: int, offset: int, limit: int) -> list[Record]:
         """Return records of one partition."""
         known = self._find(topic)
-        check_partition(topic, partition, known.shape.partitions)
+        check_partition(topic, partition, known.partitions)
         return self._db.read(lambda db: page(db, known, partition, max(0, offset), limit))
 
     def bounds(self, topic: str) -> list[Bounds]:
         """Return the bounds of every partition."""
         known = self._find(topic)
-        return self._db.read(lambda db: _bounds(db, known))
+        return self._db.read(lambda db: bounds_of(db, known))
 
     def offsets_at(self, topic: str, at: float) -> list[int]:
         """Return for every partition the first offset from that instant on."""
@@ -129,7 +137,7 @@ class SqliteTopics:
         return self._db.read(
             lambda db: [
                 first_from(db, known.base + number, first, end, at)
-                for number, (first, end) in enumerate(_bounds(db, known))
+                for number, (first, end) in enumerate(bounds_of(db, known))
             ]
         )
 
@@ -145,8 +153,6 @@ class SqliteTopics:
         return removed
 
     def _trim_sometimes(self, topic: Known) -> None:
-        if not (topic.shape.max_age or topic.shape.max_bytes):
-            return
         now = self._clock.boot()
         if now - self._trimmed.get(topic.name, float("-inf")) >= TRIM_SECONDS:
             self._trimmed[topic.name] = now
@@ -174,7 +180,7 @@ class SqliteTopics:
         known = self._find(topic)
         check_name(group, "group")
         for partition in offsets:
-            check_partition(topic, partition, known.shape.partitions)
+            check_partition(topic, partition, known.partitions)
         self._db.write(lambda tx: groups.reset(tx, known, group, offsets, self._clock), durable=True, essential=True)
 
     # The rest
@@ -209,8 +215,7 @@ def _find(db: Connection, topic: str) -> Known:
     row = next(
         iter(
             db.execute(
-                "select id, base, partitions, max_age, max_bytes from topics"
-                " where name = ?1 and name = ?1 collate binary",
+                "select id, base, partitions from topics where name = ?1 and name = ?1 collate binary",
                 (topic,),
             )
         ),
@@ -218,7 +223,8 @@ def _find(db: Connection, topic: str) -> Known:
     )
     if row is None:
         raise TopicUnknown(f"no topic {topic}: make it with `pabal topic create {topic}`, or correct the name")
-    return Known(row[0], topic, row[1], Shape(*row[2:]))
+    number, base, partitions = row
+    return Known(number, topic, base, partitions)
 
 
 def _create(tx: Transaction, topic: str, shape: Shape) -> bool:
@@ -236,16 +242,6 @@ def _create(tx: Transaction, topic: str, shape: Shape) -> bool:
         "insert into topics (name, base, partitions, max_age, max_bytes) values (?, ?, ?, ?, ?)", (topic, base, *shape)
     )
     return True
-
-
-def _bounds(db: Connection, topic: Known) -> list[Bounds]:
-    return [
-        Bounds(*row)
-        for row in db.execute(
-            "select first_offset, next_offset from topic_partitions where id >= ? and id < ? order by id",
-            (topic.base, topic.base + topic.shape.partitions),
-        )
-    ]
 
 
 def _own_name() -> str:

@@ -24,11 +24,20 @@ class Group(NamedTuple):
     bell: str
 
 
+class Step(NamedTuple):
+    """What a member commits to a partition, under the epoch in which it has it."""
+
+    offset: int
+    epoch: int
+    note: str
+
+
 class Held(NamedTuple):
-    """A partition in a member's hands: under which epoch, and where the group goes on."""
+    """A partition in a member's hands: under which epoch, where the group goes on, and the note that stands there."""
 
     epoch: int
     committed: int
+    note: str
 
 
 def find_group(tx: Transaction, topic: Known, name: str) -> Group:
@@ -36,7 +45,7 @@ def find_group(tx: Transaction, topic: Known, name: str) -> Group:
     number: int | None = tx.run("select id from topic_groups where topic = ? and name = ?", (topic.id, name)).get
     if number is None:
         number = tx.run("insert into topic_groups (topic, name) values (?, ?) returning id", (topic.id, name)).get
-        partitions = range(topic.base, topic.base + topic.shape.partitions)
+        partitions = range(topic.base, topic.base + topic.partitions)
         tx.many("insert into topic_shares (grp, partition) values (?, ?)", [(number, part) for part in partitions])
     assert number is not None
     return Group(number, topic.bell)
@@ -82,7 +91,7 @@ def settle_share(tx: Transaction, topic: Known, group: Group, member: int) -> di
     members = [
         row[0] for row in tx.run("select id from topic_members where grp = ? order by id", (group.id,)).fetchall()
     ]
-    share, rest = divmod(topic.shape.partitions, len(members))
+    share, rest = divmod(topic.partitions, len(members))
     wanted = share + (members.index(member) < rest)
     held = [row[0] for row in _owned(tx, group, member)]
     for partition in held[wanted:]:
@@ -94,16 +103,17 @@ def settle_share(tx: Transaction, topic: Known, group: Group, member: int) -> di
         _changed(tx, group)
     elif len(held) < wanted:
         _take(tx, group, member, wanted - len(held))
-    return {part - topic.base: Held(epoch, committed) for part, epoch, committed in _owned(tx, group, member)}
+    owned = _owned(tx, group, member)
+    return {part - topic.base: Held(epoch, committed, note) for part, epoch, committed, note in owned}
 
 
-def commit(tx: Transaction, topic: Known, group: Group, member: int, offsets: Mapping[int, tuple[int, int]]) -> None:
-    """Move what the group has done, for each partition an offset under its epoch."""
-    for number, (offset, epoch) in offsets.items():
+def commit(tx: Transaction, topic: Known, group: Group, member: int, steps: Mapping[int, Step]) -> None:
+    """Move what the group has done."""
+    for number, (offset, epoch, note) in steps.items():
         if not tx.change(
-            "update topic_shares set committed = max(committed, ?)"
-            " where grp = ? and partition = ? and owner = ? and epoch = ?",
-            (offset, group.id, topic.base + number, member, epoch),
+            "update topic_shares set note = iif(?1 >= committed, ?2, note), committed = max(committed, ?1)"
+            " where grp = ?3 and partition = ?4 and owner = ?5 and epoch = ?6",
+            (offset, note, group.id, topic.base + number, member, epoch),
         ):
             raise fenced(topic, number)
 
@@ -120,7 +130,7 @@ def reset(tx: Transaction, topic: Known, group: str, offsets: Mapping[int, int],
         raise GroupBusy(f"group {group} of {topic.name} has {live} live members: stop them first")
     for partition, offset in offsets.items():
         tx.run(
-            "update topic_shares set committed = ?, epoch = epoch + 1 where grp = ? and partition = ?",
+            "update topic_shares set committed = ?, note = '', epoch = epoch + 1 where grp = ? and partition = ?",
             (offset, found.id, topic.base + partition),
         )
 
@@ -144,9 +154,9 @@ def shares(db: Connection, topic: Known) -> dict[str, list[Share]]:
     return found
 
 
-def _owned(tx: Transaction, group: Group, member: int) -> list[tuple[int, int, int]]:
-    rows: list[tuple[int, int, int]] = tx.run(
-        "select partition, epoch, committed from topic_shares where grp = ? and owner = ? order by partition",
+def _owned(tx: Transaction, group: Group, member: int) -> list[tuple[int, int, int, str]]:
+    rows: list[tuple[int, int, int, str]] = tx.run(
+        "select partition, epoch, committed, note from topic_shares where grp = ? and owner = ? order by partition",
         (group.id, member),
     ).fetchall()
     return rows

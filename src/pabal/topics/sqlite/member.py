@@ -12,9 +12,9 @@ from pabal.errors import PabalError, StoreClosed
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 from pabal.stores.sqlite.bells import Bells
-from pabal.topic import Record
+from pabal.topic import NO_NOTES, Record, check_notes
 from pabal.topics.sqlite import groups
-from pabal.topics.sqlite.groups import Held
+from pabal.topics.sqlite.groups import Held, Step
 from pabal.topics.sqlite.rows import Known, page
 from pabal.watch import PathWatch
 
@@ -23,6 +23,7 @@ T = TypeVar("T")
 SLOW_POLL = 1.0  # seconds between looks when no bell rings
 BEATS = 3  # in each session
 LOOKS = 0.02  # seconds between looks at the group while there are records to read
+_NOT_HELD = Held(-1, 0, "")
 
 
 class Place:
@@ -44,13 +45,13 @@ class SqliteMember:
         self._woken = False
         self._held: dict[int, Held] = {}
         self._next: dict[int, int] = {}
+        self._notes: dict[int, str] = {}  # as they stood when the partitions were taken over
         self._paused: set[int] = set()
         self._turn = 0
         self._look_at = 0.0  # when to look again whether the group has changed
         self._called = time.monotonic()
         self._group = self._write(lambda tx: groups.find_group(tx, topic, group))
         self._id = self._write(lambda tx: groups.enter(tx, self._group, name, self._clock, session))
-        self._alive = True  # as far as the last heartbeat knows
         self._settled = -1  # the generation for which its share was settled
         self._closing = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="pabal-topic-heartbeat", daemon=True)
@@ -65,9 +66,9 @@ class SqliteMember:
         deadline = time.monotonic() + wait
         while True:
             self._called = now = time.monotonic()
-            if not self._alive or now >= self._look_at:
+            if now >= self._look_at:
                 self._look_at = now + LOOKS
-                if not self._alive or self._changed():
+                if self._changed():
                     self._settle()
             records = self._fetch(limit)
             if not records:
@@ -81,16 +82,20 @@ class SqliteMember:
             else:
                 self._watch.wait(min(remaining, SLOW_POLL))
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
+    def commit(self, offsets: Mapping[int, int], notes: Mapping[int, str] = NO_NOTES) -> None:
         """Move what the group has done, if all these partitions are still this member's."""
         self._called = time.monotonic()
-        fenced: dict[int, tuple[int, int]] = {}
+        check_notes(offsets, notes)
+        steps: dict[int, Step] = {}
         for number, offset in offsets.items():
             if number not in self._held:
                 raise groups.fenced(self._topic, number)
-            fenced[number] = (offset, self._held[number].epoch)
-        if fenced:
-            self._write(lambda tx: groups.commit(tx, self._topic, self._group, self._id, fenced), durable=True)
+            steps[number] = Step(offset, self._held[number].epoch, notes.get(number, ""))
+        if steps:
+            self._write(lambda tx: groups.commit(tx, self._topic, self._group, self._id, steps), durable=True)
+
+    def note(self, partition: int) -> str:
+        return self._notes.get(partition, "")
 
     def seek(self, partition: int, offset: int) -> None:
         """Go on from here, if the partition is this member's."""
@@ -137,13 +142,13 @@ class SqliteMember:
             return member, held, groups.generation(tx.connection, self._group)
 
         self._id, held, self._settled = self._write(work)
-        self._alive = True
         for number in held.keys() | self._held.keys():
-            if held.get(number, Held(-1, 0)).epoch != self._held.get(number, Held(-2, 0)).epoch:
+            if held.get(number, _NOT_HELD).epoch != self._held.get(number, _NOT_HELD).epoch:
                 self._next.pop(number, None)
+                self._notes.pop(number, None)
                 self._paused.discard(number)
                 if number in held:
-                    self._next[number] = held[number].committed
+                    _, self._next[number], self._notes[number] = held[number]
         self._held = held
 
     def _fetch(self, limit: int) -> list[Record]:
@@ -170,7 +175,7 @@ class SqliteMember:
             if time.monotonic() - self._called > self._patience:
                 continue  # whoever should read hangs: let the others have its partitions
             try:
-                self._heard = self._write(lambda tx: groups.beat(tx, self._group, self._id, self._clock, self._session))
+                self._write(lambda tx: groups.beat(tx, self._group, self._id, self._clock, self._session))
             except PabalError:
                 continue  # the reading thread meets the same error and tells it
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pabal.sql.connection import Connection
 from pabal.sql.writer import Transaction
 from pabal.topics.sqlite.rows import OFFSET_BITS, Known, first_from
@@ -11,16 +13,39 @@ SLICE = 5_000  # records removed in one commit, so that nobody waits long for it
 _SIZE = "length(value) + coalesce(length(key), 0) + coalesce(length(headers), 0)"
 
 
+class Limits(NamedTuple):
+    """What each partition of a topic keeps; 0 is no limit. Others may change it: it is looked up for each use."""
+
+    max_age: float
+    max_bytes: int
+
+
+def limits_of(db: Connection, topic: Known) -> Limits:
+    found: tuple[float, int] = db.execute("select max_age, max_bytes from topics where id = ?", (topic.id,)).get
+    return Limits(*found)
+
+
+def set_limits(tx: Transaction, topic: Known, max_age: float | None, max_bytes: int | None) -> None:
+    """Change the limits that are given."""
+    tx.run(
+        "update topics set max_age = coalesce(?, max_age), max_bytes = coalesce(?, max_bytes) where id = ?",
+        (max_age, max_bytes, topic.id),
+    )
+
+
 def anything(db: Connection, topic: Known, now: float) -> bool:
     """Say whether there is something to remove, at the cost of a look at each partition."""
-    return any(_end(db, topic, topic.base + number, now)[1] for number in range(topic.shape.partitions))
+    limits = limits_of(db, topic)
+    if not any(limits):
+        return False
+    return any(_end(db, limits, topic.base + number, now)[1] for number in range(topic.partitions))
 
 
 def trim(tx: Transaction, topic: Known, now: float) -> int:
     """Remove one slice of what is too much; return how many records."""
-    removed = 0
-    for partition in range(topic.base, topic.base + topic.shape.partitions):
-        first, surplus = _end(tx.connection, topic, partition, now, room=SLICE - removed)
+    removed, limits = 0, limits_of(tx.connection, topic)
+    for partition in range(topic.base, topic.base + topic.partitions):
+        first, surplus = _end(tx.connection, limits, partition, now, room=SLICE - removed)
         if surplus:
             _remove(tx, partition, first, first + surplus)
             removed += surplus
@@ -29,9 +54,9 @@ def trim(tx: Transaction, topic: Known, now: float) -> int:
     return removed
 
 
-def _end(db: Connection, topic: Known, partition: int, now: float, room: int = SLICE) -> tuple[int, int]:
+def _end(db: Connection, limits: Limits, partition: int, now: float, room: int = SLICE) -> tuple[int, int]:
     """Return the first offset and how many records from it on are too much, up to `room`."""
-    _, max_age, max_bytes = topic.shape
+    max_age, max_bytes = limits
     row: tuple[int, int, int] = db.execute(
         "select first_offset, next_offset, bytes from topic_partitions where id = ?", (partition,)
     ).get

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from pabal import jsontext
 from pabal.sql.connection import Connection
-from pabal.topic import NO_HEADERS, Record, Shape
+from pabal.topic import NO_HEADERS, Bounds, Record
 
 OFFSET_BITS = 40
 _OFFSET = (1 << OFFSET_BITS) - 1
@@ -23,7 +23,7 @@ class Known(NamedTuple):
     id: int
     name: str
     base: int
-    shape: Shape
+    partitions: int
 
     @property
     def bell(self) -> str:
@@ -100,3 +100,14 @@ def first_from(db: Connection, partition: int, first: int, end: int, at: float) 
         else:
             high = middle
     return low
+
+
+def bounds_of(db: Connection, topic: Known) -> list[Bounds]:
+    """Return the bounds of every partition."""
+    return [
+        Bounds(*row)
+        for row in db.execute(
+            "select first_offset, next_offset from topic_partitions where id >= ? and id < ? order by id",
+            (topic.base, topic.base + topic.partitions),
+        )
+    ]
