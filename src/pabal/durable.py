@@ -7,6 +7,7 @@ same file; the caller gives the file up.
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ BALLAST_BYTES = 8 << 20
 _MANY, _AT_ONCE = 32, 16  # flushes worth threads of their own, and how many
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _sync_file = getattr(fcntl, "F_FULLFSYNC", None)
+_LONGEST = 64 << 20  # bytes of what is read as one document
 
 
 @contextmanager
@@ -105,6 +107,20 @@ def replace_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     write_whole(draft, data, mode=mode)
     os.rename(draft, path)
     sync_dir(path.parent)
+
+
+def read_plain(path: Path) -> bytes:
+    """Return what is in a plain file of a moderate size; OSError for all else: no FIFO or device is waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(
+                errno.EINVAL, f"only a plain file is read; found {stat.filemode(about.st_mode)[0]!r}", str(path)
+            )
+        if about.st_size > _LONGEST:
+            raise OSError(errno.EFBIG, f"{_LONGEST} bytes at most; found {about.st_size}", str(path))
+        return file.read(_LONGEST)
 
 
 def make_dirs(path: Path, *, mode: int = 0o700) -> None:

@@ -248,3 +248,15 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
 def test_a_limit_that_makes_no_sense_is_refused(changes: dict[str, int]) -> None:
     with pytest.raises(InvalidInput):
         with_limits(changes)
+
+
+@played
+@pytest.mark.parametrize("body", ["0", "4" * 70_000])
+async def test_a_post_that_cannot_be_read_is_answered_and_ends_the_connection(embedded_site: Site, body: str) -> None:
+    with embedded_site.gateway() as gateway:
+        async with httpx2.AsyncClient(base_url=gateway.address, timeout=5) as http:
+            opened = await http.get("/socket.io/?EIO=4&transport=polling")
+            there = f"/socket.io/?EIO=4&transport=polling&sid={json.loads(opened.text[1:])['sid']}"
+            assert (await http.post(there, content=body)).status_code == 400
+            assert (await http.get(there)).status_code == 400
+        await until(lambda: not gateway.gateway.server.eio.sockets)

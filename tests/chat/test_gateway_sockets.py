@@ -174,3 +174,20 @@ async def test_messages_of_one_sender_keep_their_order(site: Site) -> None:
             assert {ack["status"] for ack in acks} == {"ACCEPTED"}
             await until(lambda: len(b.texts) == len(texts))
             assert b.texts == texts and b.sequences == list(range(1, len(texts) + 1))
+
+
+@played
+async def test_an_image_is_not_overtaken_by_texts_that_were_sent_after_it(embedded_site: Site) -> None:
+    ann = embedded_site.person()
+    room, image = embedded_site.room(ann), "a" * 64
+    place = embedded_site.folder / "images" / "aa" / f"{image}.png"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    with embedded_site.gateway() as gateway:
+        async with ann.socket(gateway, room) as a:
+            for number in range(40):
+                kind, content = ("IMAGE", image) if number % 4 == 0 else ("TEXT", str(number))
+                body = {"roomId": room, "clientMsgId": str(uuid.UUID(int=number)), "type": kind, "content": content}
+                await a.emit("sendMessage", body)
+            await a.until_texts(40)
+            assert [uuid.UUID(message["clientMsgId"]).int for message in a.of("newMessage")] == list(range(40))

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -73,8 +74,13 @@ def test_status_says_how_a_chat_is(pabal: Pabal) -> None:
     assert missing.code == Exit.UNKNOWN and "no chat in" in missing.err
     process, address = up(pabal)
     root = str(pabal.place / "chat")
-    until(lambda: pabal("chat", "status", "--root", root, "--json").documents[0]["worker"] == "ok")
-    [found] = pabal("chat", "status", "--root", root, "--json").documents
+
+    def at_work() -> Any:
+        [found] = pabal("chat", "status", "--root", root, "--json").documents
+        reads = any(gateway["live"] for gateway in found["gateways"])
+        return found if reads and found["gateway"] == found["worker"] == "ok" else None
+
+    found = until(at_work)
     assert found["address"] == address and found["pid"] == process.pid
     assert {"gateway": "ok", "database": "ok", "toStore": 0, "toPublish": 0, "rejected": 0}.items() <= found.items()
     assert found["gateways"] == [{"name": "gateway", "live": True, "lag": 0}]

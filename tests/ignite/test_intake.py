@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from pabal.store import State
@@ -22,6 +23,10 @@ Content-Transfer-Encoding: 8bit
 goal: "a README"
 """
 ID = "1770263544.12345.abcdef"
+
+
+def _is_gone(path: bytes) -> bool:
+    return not os.path.lexists(path)
 
 
 def told(table: Table) -> list[str]:
@@ -234,7 +239,7 @@ def test_files_with_names_that_are_long_or_no_text_are_delivered_or_set_aside(la
             with open(path, "wb") as file:
                 file.write(b"not: %d\n" % number)
             os.utime(path, (1, 1))
-            table.until(lambda path=path: not os.path.lexists(path))
+            table.until(partial(_is_gone, path))
     seen = set()
     for _ in range(2 * len(names)):
         table.until(lambda: any(held.message.id not in seen for held in table.workspace.held("worker")))

@@ -1,6 +1,7 @@
 """The parts of a kingdom: documents and their words, ids, manifests, routing, the gate, the journal."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,26 @@ def test_a_broken_manifest_is_skipped_by_name_and_the_others_work(tmp_path: Path
     assert [manifest.name for manifest in loaded.manifests] == ["gen-jira"]
     [problem] = loaded.problems
     assert problem.startswith("skipped: ") and "gen-bad.yaml" in problem and reason in problem
+
+
+def test_a_manifest_that_is_no_plain_file_is_skipped_and_waited_for_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gen-fifo.yaml")
+    (tmp_path / "gen-zero.yaml").symlink_to("/dev/zero")
+    with (tmp_path / "gen-huge.yaml").open("wb") as file:
+        file.truncate(100_000_000)
+    (tmp_path / "gen-jira.yaml").write_text(SEED["gen-jira"])
+    loaded = load(tmp_path)
+    assert [manifest.name for manifest in loaded.manifests] == ["gen-jira"]
+    assert [next(word for word in ("'p'", "'c'", "100000000") if word in problem) for problem in loaded.problems] == [
+        "'p'",
+        "100000000",
+        "'c'",
+    ]
+
+
+def test_the_journal_takes_names_that_are_no_text(tmp_path: Path, clock: ManualClock) -> None:
+    Journal(tmp_path / "events.log", clock).note("system.warning", "king", problem="skipped: \udcff.yaml")
+    assert "udcff.yaml" in json.loads((tmp_path / "events.log").read_text())["data"]["unwritable"]
 
 
 def test_two_claims_to_one_type_leave_it_with_the_first_and_are_told(tmp_path: Path) -> None:

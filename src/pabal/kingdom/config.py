@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from pabal.codecs.mime import yaml_read
+from pabal.durable import read_plain
 from pabal.errors import InvalidConfig, InvalidInput
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -131,7 +132,7 @@ class Followed(Generic[T]):
 def read_config(path: Path, kind: type[T]) -> T:
     """Read a file of the configuration; raise InvalidConfig that says where and what. Not there: all defaults."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
     except FileNotFoundError:
         return kind()
     except OSError as exc:

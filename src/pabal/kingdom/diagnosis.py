@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pabal import jsontext
+from pabal.durable import read_plain
 from pabal.errors import InvalidInput, MessageUnknown
 from pabal.kingdom.home import Home
 from pabal.kingdom.journal import FILE
@@ -70,14 +71,14 @@ def tail(path: Path, lines: int) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").strip()
+        return read_plain(path).decode(errors="replace").strip()
     except OSError:
         return ""
 
 
 def _list(path: Path) -> list[Any]:
     try:
-        found = jsontext.read(path.read_bytes())
+        found = jsontext.read(read_plain(path))
     except (OSError, InvalidInput):
         return []
     return found if isinstance(found, list) else []

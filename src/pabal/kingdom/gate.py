@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pabal import jsontext
+from pabal.durable import read_plain
 from pabal.errors import InvalidInput
 from pabal.kingdom.documents import PRIORITIES, Priority, instant
 
@@ -38,7 +39,7 @@ class Health(NamedTuple):
 def read_health(root: Path, now: float, stale: float) -> Health:
     """Read what the chamberlain last wrote."""
     try:
-        data = (root / FILE).read_bytes()
+        data = read_plain(root / FILE)
     except FileNotFoundError:
         return Health("green")
     except OSError as exc:

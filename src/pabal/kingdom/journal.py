@@ -13,6 +13,7 @@ from typing import Any
 
 from pabal import jsontext
 from pabal.clock import Clock
+from pabal.errors import InvalidInput
 from pabal.kingdom.documents import stamp
 
 FILE = "logs/events.log"
@@ -28,9 +29,13 @@ class Journal:
     def note(self, type: str, actor: str, /, **data: Any) -> None:
         """Append a line `{ts, type, actor, data}`. A journal that cannot be written stops nobody."""
         line = {"ts": stamp(self._clock.now()), "type": type, "actor": actor, "data": data}
+        try:
+            text = jsontext.encode(line)
+        except InvalidInput:  # such as the name of a file that is no text
+            text = jsontext.encode({**line, "data": {"unwritable": ascii(data)}})
         with suppress(OSError):
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                os.write(fd, jsontext.encode(line) + b"\n")
+                os.write(fd, text + b"\n")
             finally:
                 os.close(fd)

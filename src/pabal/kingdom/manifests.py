@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from pabal.durable import read_plain
 from pabal.errors import InvalidConfig, InvalidInput
 from pabal.kingdom import cron
 from pabal.kingdom.config import Retry, parse_config
@@ -94,7 +95,7 @@ class Loaded(NamedTuple):
 def read_manifest(path: Path) -> Manifest:
     """Read one manifest; raise InvalidConfig that says what is wrong with it."""
     try:
-        return parse_config(path.read_bytes(), Manifest, path.name)
+        return parse_config(read_plain(path), Manifest, path.name)
     except OSError as exc:
         raise InvalidConfig(f"{path}: {exc.strerror}") from exc
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from pabal import jsontext
-from pabal.durable import make_dirs, replace_whole, translated
+from pabal.durable import make_dirs, read_plain, replace_whole, translated
 from pabal.errors import InvalidInput
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -28,7 +28,7 @@ class Record(Generic[T]):
     def read(self) -> T:
         """Return what the file says."""
         try:
-            return msgspec.convert(jsontext.read(self.path.read_bytes()), self._kind)
+            return msgspec.convert(jsontext.read(read_plain(self.path)), self._kind)
         except (OSError, InvalidInput, msgspec.ValidationError):
             return self._kind()
 

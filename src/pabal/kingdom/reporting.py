@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pabal import jsontext
+from pabal.durable import read_plain
 from pabal.errors import InvalidInput
 from pabal.kingdom.diagnosis import journal
 from pabal.kingdom.documents import PRIORITIES
@@ -143,7 +144,7 @@ def completed_events(home: Home, limit: int) -> list[dict[str, Any]]:
 
 def _archived(path: Path) -> dict[str, Any]:
     try:
-        body = jsontext.read(path.read_bytes())
+        body = jsontext.read(read_plain(path))
         return {**{name: body.get(name) for name in _EVENT}, "why": body.get("reason", "")}
     except (OSError, InvalidInput, AttributeError) as exc:
         return {"id": path.stem, "why": f"malformed: {exc}"}

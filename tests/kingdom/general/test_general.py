@@ -206,6 +206,21 @@ def test_the_manifests_own_retries_count(realm: Realm, clock: ManualClock) -> No
     assert [result["status"] for result in realm.results()] == ["killed"]
 
 
+def test_a_result_that_is_no_plain_file_fails_its_task_and_stops_nobody(realm: Realm, clock: ManualClock) -> None:
+    script = "import os; os.mkfifo(os.environ['KINGDOM_RESULT_PATH'])"
+    realm.general(script=script, retry={"max_attempts": 0})
+    realm.event()
+    realm.reign()
+    general, _ = realm.general_of()
+    pid = running(realm, general)
+    eventually(lambda: ticks_of(pid) is None or state_of(pid) == "Z")
+    general.step()
+    clock.advance(61)
+    general.step()
+    [result] = realm.results()
+    assert result["status"] == "failed" and "only a plain file is read" in result["error"]
+
+
 def test_a_result_that_is_no_json_is_tried_again_for_a_minute(realm: Realm, clock: ManualClock) -> None:
     realm.general(
         script="import os; open(os.environ['KINGDOM_RESULT_PATH'], 'w').write('{')", retry={"max_attempts": 0}

@@ -282,3 +282,17 @@ def test_people_are_told_in_the_channel_of_the_configuration_else_in_that_of_the
 def test_an_event_that_is_no_event_cannot_be_emitted() -> None:
     with pytest.raises(InvalidInput):
         Event(id="no spaces please", type="x")
+
+
+def test_events_that_came_under_one_file_name_are_completed_each_for_itself(realm: Realm) -> None:
+    if not realm.home.on_files:
+        return
+    realm.general()
+    for number in range(1, 4):
+        document = {"id": f"evt-{number}", "type": "github.pr.assigned"}
+        (realm.root / "queue/events/pending/next.json").write_text(json.dumps(document))
+        realm.reign()
+    realm.lead()
+    realm.reign()
+    assert realm.completed().keys() == {"evt-1", "evt-2", "evt-3"}
+    assert list((realm.root / "queue/events/dispatched").iterdir()) == []

@@ -36,6 +36,14 @@ class _Json:
             raise ValueError(str(exc)) from exc
 
 
+class _Wire(engineio.AsyncServer):  # type: ignore[misc]  # the package carries no types
+    """Closes who posts what it cannot read without waiting for a poll that may never come."""
+
+    async def disconnect(self, sid: str | None = None) -> None:
+        for socket in [self.sockets[known] for known in list(self.sockets) if sid in (None, known)]:
+            await socket.close(wait=False, reason=self.reason.SERVER_DISCONNECT)
+
+
 class _Rooms(socketio.AsyncManager):  # type: ignore[misc]  # the package carries no types
     """Emits to a room without a task for each of its sockets: the packet is made once and put into their queues."""
 
@@ -77,6 +85,9 @@ class Server(socketio.AsyncServer):  # type: ignore[misc]  # the package carries
             cors_credentials=False,
             http_compression=False,
         )
+
+    def _engineio_server_class(self) -> type[engineio.AsyncServer]:
+        return _Wire
 
     async def _handle_eio_message(self, eio_sid: str, data: object) -> None:
         try:

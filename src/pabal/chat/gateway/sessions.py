@@ -12,12 +12,13 @@ from pabal.chat.gateway.tokens import Login
 
 @dataclass
 class Session:
-    """One socket. `joining` are the rooms whose missed messages it is being given."""
+    """One socket. `joining` are the rooms whose missed messages it is given, `sending` keeps its sends in order."""
 
     sid: str
     login: Login
     rooms: set[str] = field(default_factory=set)
     joining: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     end: asyncio.TimerHandle | None = None
 
     @property

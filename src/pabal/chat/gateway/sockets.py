@@ -109,7 +109,8 @@ class Sockets:
             if wait := self._rates.sends.take(session.user):
                 raise too_often(wait)
             asked = value_of(data, SendMessage)
-            await self._check_content(session, asked)
+            async with session.sending:  # a check that takes longer must not let later messages pass
+                await self._check_content(session, asked)
             now = self._parts.clock.now()
             await self._parts.messages.append(
                 created(session.login, asked.room_id, asked.client_msg_id, Kind(asked.type), asked.content, now)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pabal import jsontext
-from pabal.durable import make_dirs, replace_whole, translated
+from pabal.durable import make_dirs, read_plain, replace_whole, translated
 from pabal.errors import InvalidInput, MessageUnknown, NameTaken
 from pabal.kingdom.documents import Event, QuestionKind, instant, stamp
 from pabal.kingdom.home import Home
@@ -178,7 +178,7 @@ class Questions:
 
     def _read(self, task_id: str) -> Question | None:
         try:
-            return msgspec.convert(jsontext.read((self._folder / f"{task_id}.json").read_bytes()), Question)
+            return msgspec.convert(jsontext.read(read_plain(self._folder / f"{task_id}.json")), Question)
         except (OSError, InvalidInput, msgspec.ValidationError):
             return None
 

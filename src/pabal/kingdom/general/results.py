@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pabal import jsontext
-from pabal.durable import replace_whole
+from pabal.durable import read_plain, replace_whole
 from pabal.errors import InvalidBody, InvalidInput
 from pabal.kingdom.documents import SoldierResult, Task, document_of, read, stamp
 from pabal.kingdom.general.soldier import Files
@@ -21,7 +21,7 @@ class Unreadable(Exception):
 def read_raw(files: Files, task: Task) -> SoldierResult | None:
     """Read what the soldier wrote; None if nothing is there. A result that breaks the schema is a failed one."""
     try:
-        data = files.result.read_bytes()
+        data = read_plain(files.result)
     except FileNotFoundError:
         return None
     except OSError as exc:
@@ -48,7 +48,7 @@ def failed(task: Task, error: str, *, status: str = "failed") -> SoldierResult:
 def keep_checkpoint(home: Home, files: Files, task: Task, said: SoldierResult) -> str:
     """Write down where the task stopped, with what the soldier itself wrote there; return the path."""
     try:
-        own: Any = jsontext.read(files.checkpoint.read_bytes())
+        own: Any = jsontext.read(read_plain(files.checkpoint))
     except (OSError, InvalidInput):
         own = {}
     document = {
@@ -68,7 +68,7 @@ def keep_checkpoint(home: Home, files: Files, task: Task, said: SoldierResult) -
 def session_of(files: Files) -> str:
     """Return the id of the session that the soldier left, for one who goes on with it."""
     try:
-        return files.session.read_text(errors="replace").strip()[:200]
+        return read_plain(files.session).decode(errors="replace").strip()[:200]
     except OSError:
         return ""
 
@@ -77,7 +77,7 @@ def keep_failure(home: Home, task: Task, said: SoldierResult) -> int:
     """Note a failed try beside the others; return how many there were. It outlives the general."""
     path = home.root / "state/results" / f"{task.id}-failures.json"
     try:
-        found = jsontext.read(path.read_bytes())
+        found = jsontext.read(read_plain(path))
     except (OSError, InvalidInput):
         found = []
     failures = found if isinstance(found, list) else []

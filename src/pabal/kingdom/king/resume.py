@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pabal import jsontext
+from pabal.durable import read_plain
 from pabal.errors import InvalidInput
 from pabal.kingdom.documents import Event, Task, stamp
 from pabal.kingdom.home import Home
@@ -61,7 +62,7 @@ def _checkpoint(home: Home, path: Path) -> Checkpoint | str:
     if path.resolve().parent != (home.root / RESULTS).resolve():
         return f"{path.name!r:.80} is no name of a checkpoint"
     try:
-        return msgspec.convert(jsontext.read(path.read_bytes()), Checkpoint)
+        return msgspec.convert(jsontext.read(read_plain(path)), Checkpoint)
     except OSError as exc:
         return f"no checkpoint {path.name}: {exc.strerror}"
     except (InvalidInput, msgspec.ValidationError) as exc:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from pabal import jsontext
-from pabal.durable import replace_whole
+from pabal.durable import read_plain, replace_whole
 from pabal.errors import InvalidInput, MessageUnknown
 from pabal.kingdom import cron
 from pabal.kingdom.documents import Task, instant, stamp
@@ -95,7 +95,7 @@ def key_of(manifest: Manifest, schedule: Schedule) -> str:
 def read_sent(home: Home) -> dict[str, str]:
     """Read which occurrence of each schedule was the last; a damaged file counts as none, and is told."""
     try:
-        found = msgspec.convert(jsontext.read((home.root / FILE).read_bytes()), dict[str, str])
+        found = msgspec.convert(jsontext.read(read_plain(home.root / FILE)), dict[str, str])
         return {key: text for key, text in found.items() if instant(text)}
     except FileNotFoundError:
         return {}

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from pabal import jsontext
-from pabal.durable import make_dirs, replace_whole, translated
+from pabal.durable import make_dirs, read_plain, replace_whole, translated
 from pabal.errors import InvalidInput, WatchFailed
 from pabal.kingdom.documents import Event
 from pabal.kingdom.home import Home
@@ -88,7 +88,7 @@ class Looking:
 
     def _state(self) -> State:
         try:
-            found = jsontext.read(self._path.read_bytes())
+            found = jsontext.read(read_plain(self._path))
         except (OSError, InvalidInput):
             return {}
         return found if isinstance(found, dict) else {}
