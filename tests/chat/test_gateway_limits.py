@@ -117,7 +117,9 @@ async def test_an_event_before_login_is_not_heard_and_who_never_logs_in_is_cut_o
         "42" + "[" * 500,
     ],
 )
-async def test_what_is_no_packet_ends_the_connection(site: Site, packet: str) -> None:
+async def test_what_is_no_packet_ends_the_connection_and_fills_no_log(
+    site: Site, packet: str, caplog: pytest.LogCaptureFixture
+) -> None:
     ann = site.person()
     with site.gateway() as gateway:
         async with raw(gateway) as wire:
@@ -126,6 +128,7 @@ async def test_what_is_no_packet_ends_the_connection(site: Site, packet: str) ->
             await closed(wire)
         async with ann.socket(gateway) as a:
             assert (await a.ask("heartbeat", {}))["success"]
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
 @played

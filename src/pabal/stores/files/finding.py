@@ -21,7 +21,7 @@ def order_in(root: Root, spool: Spool, directory: str, name: str, slot: Slot) ->
     if root.names.native:
         return slot
     known = spool.listing.known.get(slot.base) if spool.listing is not None else None
-    if known is not None:
+    if known is not None and not slot.settled:  # what is over may have had the name of one that is not
         return known.at(slot)
     return learn(root, spool, directory, name, slot)
 

@@ -109,7 +109,7 @@ def learn(root: Root, spool: Spool, directory: str, name: str, slot: Slot) -> Do
     except (FileNotFoundError, *UNREADABLE):
         return None
     order = order_of(root, message)
-    if spool.listing is not None:
+    if spool.listing is not None and not slot.settled:
         spool.listing.known[slot.base] = order
     return order.at(slot)
 
