@@ -311,6 +311,24 @@ def test_a_lease_that_goes_while_its_document_is_edited_leaves_one_file(tmp_path
     other.close()
 
 
+def test_a_file_of_the_same_name_moved_in_during_a_lease_replaces_nothing(tmp_path: Path, clock: ManualClock) -> None:
+    codec = InterruptedCodec()
+    store = FileStore(tmp_path, clock=clock, layout=TaskLayout(codec=codec))
+    pending = tmp_path / "queue/jobs/pending"
+    pending.mkdir(parents=True)
+    (pending / "next.json").write_text('{"payload": 1, "messageId": "task-1"}')
+
+    def again() -> None:
+        (tmp_path / "draft").write_text('{"payload": 2, "messageId": "task-2"}')
+        os.rename(tmp_path / "draft", pending / "next.json")
+
+    codec.meanwhile.append(again)
+    leases = take(store, 2)
+    assert sorted(map(str, bodies(leases))) == ["1", "2"]
+    assert [ack(store, lease) for lease in leases] == [Outcome.APPLIED] * 2
+    store.close()
+
+
 @dataclass(frozen=True)
 class MailLayout(TaskLayout):
     """The queue's own directory is the ready one, and taking a file out of `processed/` means that it is done."""

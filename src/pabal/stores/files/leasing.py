@@ -86,6 +86,9 @@ def _take(
             break
         name, slot = found
         leased = root.names.leased(slot, slot.attempt + 1, term)
+        while not root.names.native and os.path.lexists(f"{spool.inflight}/{leased}"):
+            seconds += 0.001  # another file of this name was taken a moment ago: neither may replace the other
+            leased = root.names.leased(slot, slot.attempt + 1, term := _term(root, token, seconds))
         if not _begin(root, spool, name, leased):
             listing.gone(name)
             continue
