@@ -148,6 +148,13 @@ def test_a_wake_test_tells_whether_it_worked(tmp_path: Path) -> None:
     assert "exit status 3" in text(table.root, "wake-test", "worker", code=6)
 
 
+def test_each_mistake_in_the_team_file_has_a_line(root: Path) -> None:
+    (root / "team.yaml").write_text("agents: {painter: {wake: exec}}")
+    first, *mistakes = text(root, "status", code=2).splitlines()
+    assert first.startswith("pabal: InvalidConfig: 2 mistakes in ")
+    assert mistakes == ["  agents.painter.command: wake: exec needs one", "  leader: leader is none of the agents"]
+
+
 def test_a_place_that_is_no_workspace_is_named(tmp_path: Path) -> None:
     assert "pabal ignite init" in text(tmp_path / "nowhere", "status", code=3)
     assert not (tmp_path / "nowhere").exists()

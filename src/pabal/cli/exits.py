@@ -22,6 +22,7 @@ from pabal.errors import (
     ExtraMissing,
     Fenced,
     GroupBusy,
+    InvalidConfig,
     InvalidInput,
     LeaseLost,
     MailboxFull,
@@ -169,6 +170,8 @@ def _line_of(exc: BaseException) -> str:
         return f"{type(exc).__name__}: {clean(exc.format_message())}"
     if isinstance(exc, Uncertain) and exc.ids:
         return f"{exc.code}: {clean(str(exc))}; repeat with --id {' or '.join(exc.ids[:3])}"
+    if isinstance(exc, InvalidConfig):
+        return f"{exc.code}: " + "\n".join(clean(line) for line in str(exc).split("\n"))  # a line for each mistake
     if isinstance(exc, PabalError):
         return f"{exc.code}: {clean(str(exc))}"
     if isinstance(exc, OSError):

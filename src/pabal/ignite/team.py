@@ -154,6 +154,9 @@ def read_team(path: Path) -> Team:
     return team
 
 
+_NEEDS = {"exec": "command", "tmux": "pane", "webhook": "url"}
+
+
 def _numbered(found: Mapping[str, Agent], mistakes: list[str]) -> dict[str, Agent]:
     agents: dict[str, Agent] = {}
     for name, agent in found.items():
@@ -164,6 +167,8 @@ def _numbered(found: Mapping[str, Agent], mistakes: list[str]) -> dict[str, Agen
             continue
         if name in (*_SENDERS, "dead_letter") or "-" in name:
             mistakes.append(f"agents.{name}: this name is kept for others; letters, digits and '_' make one")
+        if (need := _NEEDS.get(agent.wake)) and not getattr(agent, need):
+            mistakes.append(f"agents.{name}.{need}: wake: {agent.wake} needs one")
         if agent.count < 0 or agent.count > 1000:
             mistakes.append(f"agents.{name}.count: 0 to 1000; found {agent.count}")
             continue
