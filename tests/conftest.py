@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from tests.services.postgres import PostgresServer
 
 
+@pytest.fixture(scope="session", autouse=True)
+def watches_left_open() -> Iterator[None]:
+    """A user has 128 inotify instances as a rule: tests that leave theirs open make others poll, and fail far away."""
+    yield
+    own = Path("/proc/self/fd")
+    left = [fd.name for fd in own.iterdir() if fd.is_symlink() and "inotify" in os.readlink(fd)]
+    assert len(left) < 20, f"{len(left)} watches were left open: close what was opened"
+
+
 @pytest.fixture(scope="session")
 def postgres() -> "Iterator[PostgresServer]":
     """A PostgreSQL server, started for the first test that asks and stopped after the last."""

@@ -214,6 +214,7 @@ def test_a_request_written_while_nobody_serves_is_answered_later(
 
 def test_a_hung_manager_looks_hung(started: Callable[..., Running], tmp_path: Path) -> None:
     manager = started()
+    until((tmp_path / ".pabal" / "manager.heartbeat").exists)
     manager.signal(signal.SIGSTOP)
     try:
         done = ran([*YIRANGMQ, "health", "--timeout", "1500"], tmp_path)

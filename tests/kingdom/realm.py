@@ -22,7 +22,7 @@ from pabal.kingdom.king.dispatch import Dispatch
 from pabal.kingdom.king.role import tasks
 from pabal.kingdom.layout import EVENTS, MESSAGES, RESULTS, TASKS
 from pabal.runtime.wake import FdWatch
-from pabal.store import State
+from pabal.store import State, Watch
 
 PABAL = (sys.executable, "-c", "from pabal.cli.main import main; main()")
 URLS = {"files": "", "sqlite": "sqlite:state/kingdom.db"}
@@ -53,6 +53,7 @@ class Realm:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._homes: list[Home] = []
         self._generals: dict[str, tuple[General, FdWatch]] = {}
+        self._watches: list[Watch] = []
         self.home = self.open()
 
     def open(self) -> Home:
@@ -114,8 +115,9 @@ class Realm:
 
     def general_of(self, name: str = "gen-pr") -> tuple[General, FdWatch]:
         if name not in self._generals:
-            watch = FdWatch()
-            self._generals[name] = (General(self.home, name, watch, self.home.watch(TASKS)), watch)
+            watch, arrivals = FdWatch(), self.home.watch(TASKS)
+            self._watches += [watch, arrivals]
+            self._generals[name] = (General(self.home, name, watch, arrivals), watch)
         return self._generals[name]
 
     # What is there
@@ -172,6 +174,8 @@ class Realm:
             process.wait()
         for general, _ in self._generals.values():
             general.finish()
+        for watch in self._watches:
+            watch.close()
         for home in self._homes:
             home.close()
 

@@ -274,5 +274,6 @@ def test_a_new_king_has_what_the_old_one_had_in_hand(realm: Realm) -> None:
 def test_a_general_without_a_manifest_says_so(realm: Realm) -> None:
     from pabal.errors import InvalidConfig
 
-    with closing(FdWatch()) as watch, pytest.raises(InvalidConfig, match="no general gen-x"):
-        General(realm.home, "gen-x", watch, realm.home.watch(TASKS))
+    with closing(FdWatch()) as watch, closing(realm.home.watch(TASKS)) as arrivals:
+        with pytest.raises(InvalidConfig, match="no general gen-x"):
+            General(realm.home, "gen-x", watch, arrivals)
