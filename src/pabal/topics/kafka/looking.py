@@ -17,6 +17,9 @@ from pabal.topics.kafka.translating import records_of, translated
 SETTINGS_TOPIC = "pabal.settings"  # compacted: the last document of each topic
 _READER = "pabal.reader"  # the client wants a name; nothing is ever committed under it
 
+_LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+_PAUSE = 0.05
+
 
 class Looking:
     """One consumer outside of all groups, for one caller at a time."""
@@ -40,10 +43,7 @@ class Looking:
         """Ask the leaders of all partitions for their bounds."""
         with self._lock, translated(f"looking at {topic}", self._settings.servers):
             consumer = self._current()
-            return [
-                Bounds(*_found(consumer.get_watermark_offsets(TopicPartition(topic, number), self._settings.timeout)))
-                for number in range(partitions)
-            ]
+            return [Bounds(*self._watermarks(consumer, TopicPartition(topic, number))) for number in range(partitions)]
 
     def offsets_at(self, topic: str, partitions: int, at: float) -> list[int]:
         """Ask for the first offset from an instant on, -1 where there is none."""
@@ -74,6 +74,17 @@ class Looking:
                 self._settings.consumer(_READER) | {"enable.partition.eof": True, "fetch.wait.max.ms": 50}
             )
         return self._consumer
+
+    def _watermarks(self, consumer: Consumer, partition: TopicPartition) -> Sequence[int]:
+        """Ask until a leader answers: a new partition may have none for a moment."""
+        deadline = time.monotonic() + self._settings.timeout
+        while True:
+            try:
+                return _found(consumer.get_watermark_offsets(partition, self._settings.timeout))
+            except KafkaException as exc:
+                if exc.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE)
 
     def _until_end(self, consumer: Consumer, topic: str, limit: int) -> list[Record]:
         records: list[Record] = []
