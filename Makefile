@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 3
+JOBS ?= 2
 
 .PHONY: up demo demo-kingdom test check soak bench clean
 
