@@ -68,3 +68,10 @@ def test_tokens_are_fresh_and_fit_a_file_name() -> None:
     tokens = {new_token() for _ in range(1000)}
     assert len(tokens) == 1000
     assert all(len(token) == 16 and token.isalnum() and token.islower() or token.isdigit() for token in tokens)
+
+
+def test_makers_that_count_on_from_one_ulid_never_meet() -> None:
+    clock = ManualClock()
+    first = UlidMaker(clock)()
+    made = [UlidMaker(clock)(above=first) for _ in range(1000)]
+    assert len(set(made)) == 1000 and min(made) > first

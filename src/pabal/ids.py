@@ -10,6 +10,7 @@ _LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: in the ord
 _PAIRS = [first + second for first in _LETTERS for second in _LETTERS]
 _VALUES = {letter: value for value, letter in enumerate(_LETTERS)}
 _NOISE_BITS = 80  # of a ULID, after the milliseconds
+_STEP_BITS = 60  # of a step within a millisecond: half a million of them fit
 _COUNTER_BITS = 40  # after the milliseconds and before 32 bits of noise: room for counting within a millisecond
 
 
@@ -48,11 +49,13 @@ class UlidMaker:
     def __call__(self, *, above: str = "") -> str:
         """Make one that is greater than `above` too, whatever clock that one was made by."""
         made = int(self._clock.now() * 1000) << _NOISE_BITS | getrandbits(_NOISE_BITS - 1)
+        # Two makers may count on from the same one: a step of a random length keeps them from meeting.
+        step = 1 + getrandbits(_STEP_BITS)
         with self._lock:
             # One that is lifted above a stranger's is not kept: a clock that is ahead must not infect the others.
-            self._last = made = max(made, self._last + 1)
+            self._last = made = max(made, self._last + step)
         if above:
-            made = max(made, _number(above) + 1)
+            made = max(made, _number(above) + step)
         return "".join([_PAIRS[made >> shift & 1023] for shift in range(120, -10, -10)])
 
 
