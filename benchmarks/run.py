@@ -97,9 +97,7 @@ class Run:
             title = f"{AGENTS}, {backlog:,} waiting"
             _tell(title)
             found = agents.latency(self._fresh(f"ignite-{backlog}"), self._scale, self._chance, backlog)
-            p50, p99 = (found, found) if isinstance(found, str) else found
-            yield Line(f"{title}, p50", p50, None, lower_is_better=True, unit="ms")
-            yield Line(f"{title}, p99", p99, AGENTS_AIM, lower_is_better=True, unit="ms")
+            yield from _latency(title, found, None, AGENTS_AIM)
 
     def _kingdom(self) -> Iterator[Line]:
         if self._only in DISPATCHES:
@@ -109,9 +107,7 @@ class Run:
         if self._only in SOLDIERS:
             _tell(SOLDIERS)
             found = realm.latency(self._fresh("kingdom-latency"), self._scale, self._chance)
-            p50, p99 = (found, found) if isinstance(found, str) else found
-            yield Line(f"{SOLDIERS}, p50", p50, None, lower_is_better=True, unit="ms")
-            yield Line(f"{SOLDIERS}, p99", p99, SOLDIERS_AIM, lower_is_better=True, unit="ms")
+            yield from _latency(SOLDIERS, found, None, SOLDIERS_AIM)
         if self._only in KINGDOM:
             _tell(KINGDOM)
             yield _alone(KINGDOM, realm.idle(self._fresh("kingdom-idle"), self._scale), KINGDOM_AIM, "ms per s")
@@ -120,9 +116,7 @@ class Run:
         if self._only in CHAT:
             _tell(CHAT)
             found = chat.latency(self._fresh("chat-latency"), self._scale, self._chance)
-            p50, p99 = (found, found) if isinstance(found, str) else found
-            yield Line(f"{CHAT}, p50", p50, CHAT_AIM, lower_is_better=True, unit="ms")
-            yield Line(f"{CHAT}, p99", p99, None, lower_is_better=True, unit="ms")
+            yield from _latency(CHAT, found, CHAT_AIM, None)
         if self._only in CHAT_RATE:
             _tell(CHAT_RATE)
             yield Line(CHAT_RATE, chat.rate(self._fresh("chat-rate"), self._scale, self._chance), CHAT_RATE_AIM)
@@ -195,6 +189,15 @@ def _by_store(title: str, unit: str, found: Mapping[str, Cell], aims: Mapping[st
 
 def _alone(title: str, found: float, aim: float, unit: str) -> Line:
     return Line(title, found, aim, lower_is_better=True, unit=unit)
+
+
+def _latency(
+    title: str, found: tuple[float, float] | str, p50_aim: float | None, p99_aim: float | None
+) -> Iterator[Line]:
+    """Tell half and nearly all of what was measured, or the reason why nothing could be."""
+    p50, p99 = (found, found) if isinstance(found, str) else found
+    yield Line(f"{title}, p50", p50, p50_aim, lower_is_better=True, unit="ms")
+    yield Line(f"{title}, p99", p99, p99_aim, lower_is_better=True, unit="ms")
 
 
 def _nothing(_places: object) -> None:

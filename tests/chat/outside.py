@@ -3,8 +3,6 @@
 It is installed into `.cache/` once, as `js/package-lock.json` has it.
 """
 
-import fcntl
-import hashlib
 import json
 import os
 import select
@@ -15,8 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.services import bringing
+from tests.services.bringing import TIMEOUT, brought
+
 JS = Path(__file__).parent / "js"
-ROOT = JS.parent.parent.parent
 MANIFESTS = ("package.json", "package-lock.json", ".npmrc")
 
 
@@ -39,29 +39,19 @@ class Seen(NamedTuple):
 
 def missing() -> str:
     """Say what keeps the client from being run here, after trying to bring it; '' if nothing does."""
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            return f"{program}: run scripts/system-packages"
-    try:
-        installed()
-    except subprocess.SubprocessError as exc:
-        return f"socket.io-client, which npm could not bring: {exc}"
-    return ""
+    return bringing.missing(("node", "npm"), installed, "socket.io-client, which npm")
 
 
 def installed() -> Path:
-    """Return the folder the client is installed in, brought if need be, by one process at a time."""
-    locked = (JS / "package-lock.json").read_bytes()
-    folder = ROOT / ".cache" / f"socket.io-client-{hashlib.sha256(locked).hexdigest()[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            for name in MANIFESTS:
-                shutil.copy(JS / name, folder / name)
-            subprocess.run(["npm", "ci", "--ignore-scripts"], cwd=folder, check=True, capture_output=True, timeout=240)
-            (folder / "complete").touch()
-    return folder
+    """Return the folder the client is installed in, brought if need be."""
+    return brought("socket.io-client", JS / "package-lock.json", _bring)
+
+
+def _bring(folder: Path) -> None:
+    for name in MANIFESTS:
+        shutil.copy(JS / name, folder / name)
+    command = ["npm", "ci", "--ignore-scripts"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=TIMEOUT)
 
 
 class Members:

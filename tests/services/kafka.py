@@ -5,9 +5,6 @@ with a Java runtime and kcat.
 """
 
 import ctypes
-import fcntl
-import hashlib
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +17,9 @@ from tempfile import TemporaryDirectory
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.services import bringing
+from tests.services.bringing import TIMEOUT, brought
+
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 JAVA = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -49,27 +48,17 @@ _SETTINGS = {
 
 def missing() -> str:
     """Say what keeps a server from being started here, after trying to bring its jars; '' if nothing does."""
-    for program in ("mvn", "java", "kcat"):
-        if shutil.which(program) is None:
-            return f"{program}: run scripts/system-packages"
-    try:
-        jars()
-    except subprocess.SubprocessError as exc:
-        return f"the jars of Kafka, which Maven could not bring: {exc}"
-    return ""
+    return bringing.missing(("mvn", "java", "kcat"), jars, "the jars of Kafka, which Maven")
 
 
 def jars() -> Path:
-    """Return the folder of the server's jars, brought if need be, by one process at a time."""
-    folder = ROOT / ".cache" / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-            subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, capture_output=True, timeout=240)
-            (folder / "complete").touch()
-    return folder
+    """Return the folder of the server's jars, brought if need be."""
+    return brought("kafka", POM, _bring)
+
+
+def _bring(folder: Path) -> None:
+    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT)
 
 
 class KafkaServer:
