@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ MAX_TEXT = 1024  # characters of type, group, dedup_key, ids of thread, trace an
 MAX_HEADERS = 100
 MAX_SECONDS = 100 * 366 * 86400.0
 MAX_INSTANT = 253402300799.0  # the last second of the year 9999
+Value = TypeVar("Value", bound=msgspec.Struct)
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("version", (int,)),
     ("priority", (int,)),
@@ -46,9 +48,9 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_at: float | None = None
 
 
-def replace(message: Message, **fields: object) -> Message:
-    """Return the message with some fields changed."""
-    return msgspec.structs.replace(message, **fields)
+def replace(value: Value, **fields: object) -> Value:
+    """Return a message, or another value made of fields, with some of them changed."""
+    return msgspec.structs.replace(value, **fields)
 
 
 def check_message(message: Message) -> Message:

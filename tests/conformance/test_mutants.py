@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pabal.message import Message
+from pabal.message import Message, replace
 from pabal.store import Dead, Done, Draft, Lease, Outcome, Published, Receipt, Retry, Settlement, State, Verdict
 from pabal.testing import ManualClock, StoreSuite
 from tests.conformance.memory_store import WAITING, MemoryStore, Place, Row
@@ -87,7 +87,7 @@ class DedupForEver(MemoryStore):
 
 class GivenIdIsNoKey(MemoryStore):
     def _first_id(self, draft: Draft) -> str | None:
-        return super()._first_id(draft._replace(given_id=False))
+        return super()._first_id(replace(draft, given_id=False))
 
 
 class KeysSharedByQueues(MemoryStore):
@@ -178,7 +178,7 @@ class TakeOverCountsAsAttempt(MemoryStore):
         leases = super().expired(queue, limit)
         for lease in leases:
             self._place.rows[queue][lease.receipt.id].attempt += 1
-        return [lease._replace(attempt=lease.attempt + 1) for lease in leases]
+        return [replace(lease, attempt=lease.attempt + 1) for lease in leases]
 
 
 class ExpiredDropsMessages(MemoryStore):
@@ -238,7 +238,7 @@ class RepeatedPublishesAgain(MemoryStore):
         outcome = super()._settle_one(receipt, verdict)
         if outcome is Outcome.REPEATED:
             for draft in verdict.then:
-                self._put(draft._replace(given_id=False, message=_renamed(draft)))
+                self._put(replace(draft, given_id=False, message=_renamed(draft)))
         return outcome
 
 
@@ -331,14 +331,14 @@ class PurgeIgnoresAge(MemoryStore):
 
 class SizeInCharacters(MemoryStore):
     def _admit(self, draft: Draft) -> None:
-        super()._admit(draft._replace(terms=draft.terms._replace(max_bytes=draft.terms.max_bytes + 1)))
+        super()._admit(replace(draft, terms=draft.terms._replace(max_bytes=draft.terms.max_bytes + 1)))
 
 
 class RoomForOneMore(MemoryStore):
     def _check_room(self, drafts: Sequence[Draft]) -> None:
         terms = drafts[0].terms
         more = terms._replace(max_waiting=terms.max_waiting + 1 if terms.max_waiting else 0)
-        super()._check_room([drafts[0]._replace(terms=more), *drafts[1:]])
+        super()._check_room([replace(drafts[0], terms=more), *drafts[1:]])
 
 
 class PartOfABatchStays(MemoryStore):

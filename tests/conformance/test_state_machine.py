@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pabal.message import Message
+from pabal.message import Message, replace
 from pabal.store import (
     Dead,
     Done,
@@ -141,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(n=st.integers(0, 1000))
     def forge(self, n: int) -> None:
-        receipt = self.leases[n % len(self.leases)][0].receipt._replace(token="0" * 16)
+        receipt = replace(self.leases[n % len(self.leases)][0].receipt, token="0" * 16)
         assert self.store.settle([Settlement(receipt, Done())]) == [Outcome.LOST]
 
     @rule(queue=_queues, ns=st.lists(st.integers(1, 30), max_size=5))

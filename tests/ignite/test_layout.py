@@ -40,7 +40,7 @@ class Dated(FileStore):
         if draft.message.created_at:
             return draft
         at = round(self._clock.now() + next(_counter) / 1000, 3)
-        return draft._replace(message=replace(draft.message, created_at=at))
+        return replace(draft, message=replace(draft.message, created_at=at))
 
 
 class TestIgniteStore(StoreSuite):

@@ -9,6 +9,7 @@ import pytest
 
 from pabal.errors import InvalidConfig
 from pabal.ignite.fates import Fate, fate_of
+from pabal.message import replace
 from pabal.store import State
 from pabal.testing import ManualClock
 from tests.ignite.conftest import Lay
@@ -155,7 +156,7 @@ def test_an_answer_goes_out_if_and_only_if_its_message_is_done(lay: Lay) -> None
     delivery.ack(then=answer)
     table.until(lambda: table.workspace.held("leader"))
     late = mail.compose(table.workspace, sender="worker", to="leader", type="user_goal", body={"goal": "late"})
-    stale = table.workspace.delivery(held._replace(receipt=held.receipt._replace(token="0" * 16)))
+    stale = table.workspace.delivery(held._replace(receipt=replace(held.receipt, token="0" * 16)))
     with pytest.raises(LeaseLost):
         stale.nack()
     assert table.workspace.store.find("leader", late[0].message.id) is None

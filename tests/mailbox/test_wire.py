@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pabal import jsontext
 from pabal.errors import InvalidInput
 from pabal.mailbox import wire
-from pabal.message import Message
+from pabal.message import Message, replace
 from pabal.store import Dead, Done, Draft, Entry, Failure, Finding, Lease, Receipt, Retry, Settlement, State, Terms
 from pabal.testing.codec_suite import messages
 
@@ -31,7 +31,7 @@ def test_any_draft_comes_back(message: Message, delay: float, given_id: bool) ->
         except msgspec.ValidationError:
             assert kind is wire.PlainDraft
             continue
-        assert wire.draft_of(found) == draft._replace(given_id=True)  # type: ignore[arg-type]  # of that kind
+        assert wire.draft_of(found) == replace(draft, given_id=True)  # type: ignore[arg-type]  # of that kind
 
 
 def test_a_draft_of_a_request_that_may_be_repeated_has_a_given_id() -> None:

@@ -17,6 +17,7 @@ from pabal.errors import DeadlinePassed, Refused, StoreError
 from pabal.ids import IdMaker
 from pabal.mailbox.client import Mailbox
 from pabal.mailbox.store import MailboxStore
+from pabal.message import replace
 from pabal.testing.history import History
 from tests.crash.recorder import AheadClock, Recorder, draft
 
@@ -33,14 +34,14 @@ def publish(recorder: Recorder, name: str, chance: random.Random) -> None:
         size, own = chance.choice((10, 1000, 9000)), chance.random() < 0.5
         key = chance.choice(("", f"k {name} {n}"))
         ids = [f"{name}-{n}-{m}" if own else make() for m in range(chance.choice((1, 1, 5)))]
-        batch = [draft(id, size=size, key=key)._replace(given_id=own) for id in ids]
+        batch = [replace(draft(id, size=size, key=key), given_id=own) for id in ids]
         time.sleep(0.02)  # a longer run should not be judged by the thousands it has published
         while True:
             try:
                 recorder.publish(*batch)
                 break
             except UNKNOWN:
-                batch = [each._replace(given_id=True) for each in batch]
+                batch = [replace(each, given_id=True) for each in batch]
 
 
 def consume(recorder: Recorder, name: str, chance: random.Random) -> None:
@@ -54,7 +55,7 @@ def consume(recorder: Recorder, name: str, chance: random.Random) -> None:
                     recorder.ack(lease, durable=way < 0.1)
                 elif way < 0.8 and queue == "jobs":
                     then = draft(f"{lease.receipt.id}-{lease.attempt}-a", queue="next")
-                    recorder.ack(lease, then._replace(given_id=True))
+                    recorder.ack(lease, replace(then, given_id=True))
                 elif way < 0.9:
                     recorder.nack(lease)
                 elif way < 0.95:

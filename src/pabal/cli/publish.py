@@ -76,7 +76,7 @@ def publish(
     with opened(create=True) as mq:
         published = mq.queue(queue).publish(sent, **given)
     if as_json:
-        click.echo(json_text({"queue": queue, **published._asdict()}))
+        click.echo(json_text({"queue": queue, "id": published.id, "duplicate": published.duplicate}))
         return
     click.echo(published.id)
     if published.duplicate:

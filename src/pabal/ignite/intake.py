@@ -30,6 +30,7 @@ from pabal.ignite.layout import DEAD_LETTERS, LEGACY, QUEUES
 from pabal.ignite.team import MONITOR
 from pabal.ignite.workspace import Workspace
 from pabal.jsontext import Json
+from pabal.message import replace
 from pabal.store import FailureCode, State, Terms
 from pabal.stores.files.calls import rename_new
 from pabal.stores.files.dedup import new_tag
@@ -225,7 +226,7 @@ class Intake:
             id=f"told-{sha256(key.encode()).hexdigest()[:32]}",  # so that telling it again after a crash tells nothing
         )
         # However full the leader's queue is: this must not be lost.
-        self._workspace.store.publish([draft._replace(terms=Terms()) for draft in drafts])
+        self._workspace.store.publish([replace(draft, terms=Terms()) for draft in drafts])
         with suppress(StoreError):
             self._workspace.memory.first(f"told/{key}", self._clock.now(), _TOLD_FOR)
         log.warning("%s: %s", title, reason, extra={"pabal": {"agent": assignee}})

@@ -27,6 +27,7 @@ from pabal.kingdom.documents import Event, Notice, Result, Task, document_of, st
 from pabal.kingdom.journal import FILE, Journal
 from pabal.kingdom.layout import COMPLETED, EVENTS, MESSAGES, RESULTS, TASKS, KingdomLayout
 from pabal.kingdom.sequence import Sequence as IdSequence
+from pabal.message import replace
 from pabal.queue import Queue
 from pabal.runtime.wake import FdWatch
 from pabal.store import Draft, Published, State, Store, Waitable, Watch
@@ -145,7 +146,7 @@ class Home:
             dedup_key=key or message.dedup_key,
         )
         # The sequences never give an id twice: only an id that comes from elsewhere needs to be remembered.
-        return draft._replace(given_id=isinstance(value, Event | Result))
+        return replace(draft, given_id=isinstance(value, Event | Result))
 
     def emit(self, events: Sequence[Event]) -> list[Published]:
         """Publish events, each once: an id that was published in the last 30 days is a duplicate."""

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class _Published(msgspec.Struct):
-    published: list[Published]
+    published: list[tuple[str, bool]]
 
 
 class _Leases(msgspec.Struct):
@@ -98,7 +98,7 @@ class MailboxStore:
             return []
         try:
             asked = {"drafts": [wire_draft(draft) for draft in drafts]}
-            return self._ask(_Published, "store.publish", asked).published
+            return [Published(*each) for each in self._ask(_Published, "store.publish", asked).published]
         except NoAnswer as exc:
             if exc.withdrawn:
                 raise

@@ -23,7 +23,7 @@ from pabal.judge import failure_document, refused
 from pabal.mailbox.commands.command import Command, Payload, key_of, parse_key
 from pabal.mailbox.commands.context import QUARANTINE, Context
 from pabal.mailbox.protocol import Code, Request
-from pabal.message import Message, check_seconds
+from pabal.message import Message, check_seconds, replace
 from pabal.policy import LARGEST_MAX_BYTES, DeadLetterPolicy, Policy
 from pabal.queue import Queue
 from pabal.store import Done, Draft, Entry, Failure, Outcome, Settlement, State, Terms
@@ -161,7 +161,7 @@ def _set_apart(apart: str, queue: Queue, entry: Entry, failure: Failure) -> Draf
     message = entry.message or Message(id=entry.id, body=None)
     draft = refused(policy, queue.name, message, failure)
     mark = sha256(f"{entry.id} {failure.at}".encode()).hexdigest()[:16]
-    return draft._replace(message=msgspec.structs.replace(draft.message, id=f"{entry.id[:100]}-{mark}"))
+    return replace(draft, message=replace(draft.message, id=f"{entry.id[:100]}-{mark}"))
 
 
 def _set_free(queue: Queue, message: Message, now: float) -> Draft:

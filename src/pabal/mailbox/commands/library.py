@@ -48,7 +48,7 @@ def publish(context: Context, request: Request) -> Work:
         asked = request.read(_Publish)
     drafts = [draft_of(found, repeated=request.repeated) for found in asked.drafts]
     _check_senders(context, request, drafts)
-    return Work(drafts, lambda found: {"published": [[id, duplicate] for id, duplicate in found]})
+    return Work(drafts, lambda found: {"published": [[each.id, each.duplicate] for each in found]})
 
 
 def _check_senders(context: Context, request: Request, drafts: Sequence[Draft]) -> None:

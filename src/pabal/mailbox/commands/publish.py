@@ -62,9 +62,9 @@ def publish(context: Context, request: Request) -> Work:
     draft = queue.draft(body, **said)
 
     def finish(found: Sequence[Published]) -> dict[str, Any]:
-        [(id, duplicate)] = found
-        answer: dict[str, Any] = {"messageId": id, "messageKey": key_of(draft.queue, id)}
-        if duplicate:
+        [first] = found
+        answer: dict[str, Any] = {"messageId": first.id, "messageKey": key_of(draft.queue, first.id)}
+        if first.duplicate:
             answer["duplicate"] = True
         if draft.queue != queue.name:
             answer["deadLettered"] = True  # the policy takes invalid messages in as dead letters

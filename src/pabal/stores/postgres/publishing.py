@@ -69,11 +69,11 @@ class Publishing:
         ]
 
     def _insert_one(self, link: Link, sheet: Sheet) -> Published:
-        (queue, message, delay, _, _), document = sheet
-        state = DELAYED if delay > 0 else READY
-        number = self._queues.known[queue]
-        values: list[Any] = [number, state, -message.priority, float(delay), message.id, message.target]
-        values += [message.expires_at, crc32(document), document, queue]
+        draft, document = sheet
+        message, number = draft.message, self._queues.known[draft.queue]
+        state = DELAYED if draft.delay > 0 else READY
+        values: list[Any] = [number, state, -message.priority, float(draft.delay), message.id, message.target]
+        values += [message.expires_at, crc32(document), document, draft.queue]
         new = link.execute(self._sql(_PUBLISH_ONE), values, prepare=True).fetchone()
         return Published(message.id, duplicate=new is None)
 

@@ -41,8 +41,8 @@ def write_down(drafts: Sequence[Draft], codec: Codec) -> list[Sheet]:
     """Return the drafts with their documents; raise InvalidInput before anything is sent."""
     sheets = []
     for draft in drafts:
-        queue, message, _, given, terms = draft
-        if given:
+        queue, message, terms = draft.queue, draft.message, draft.terms
+        if draft.given_id:
             check_id(message.id)
         document = codec.encode(message, queue=check_name(queue))
         if len(document) > terms.max_bytes:

@@ -29,14 +29,14 @@ class Encoding:
         documents: list[Document] = []
         encode, apart, name = self._encode, self._bodies.apart, None
         for draft in drafts:
-            queue, message, _, given, terms = draft
+            message, queue = draft.message, draft.queue
             if queue != name:
                 name = check_name(queue)
-            if given:
+            if draft.given_id:
                 check_id(message.id)
-            data = encode(message, queue=name)
-            if len(data) > terms.max_bytes:
-                raise TooLarge(f"{queue} takes {terms.max_bytes} bytes at most; found {len(data)} in {message.id}")
+            data = encode(message, queue=queue)
+            if len(data) > (most := draft.terms.max_bytes):
+                raise TooLarge(f"{queue} takes {most} bytes at most; found {len(data)} in {message.id}")
             items.append((draft, data, crc32(data)))
             if apart:
                 documents.append(Document(queue, message.id, data))

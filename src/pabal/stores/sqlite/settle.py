@@ -74,7 +74,7 @@ class Settling:
         known, settlements = self._known, self._settlements
         if len(settlements) == 1 or self._bodies.apart or any(verdict != _PLAIN for _, verdict in settlements):
             return {}
-        rows = [(now, None, known.get(queue), id, token) for (queue, id, token), _ in settlements]
+        rows = [(now, None, known.get(receipt.queue), receipt.id, receipt.token) for receipt, _ in settlements]
         names = {row[2]: receipt.queue for row, (receipt, _) in zip(rows, settlements, strict=True)}
         acked: dict[Receipt, bool] = {}
         groups = set[tuple[int, str]]()
@@ -87,11 +87,11 @@ class Settling:
         return acked
 
     def _apply(self, tx: Transaction, number: int, receipt: Receipt, verdict: Verdict, now: float) -> list[Row]:
-        queue, id, token = receipt
+        id, token = receipt.id, receipt.token
         failure = None if verdict.failure is None else text_of(verdict.failure)
         if type(verdict) is Retry:
             state, due = (DELAYED, now + verdict.delay) if verdict.delay > 0 else (READY, now)
-            tx.rings[queue] = number
+            tx.rings[receipt.queue] = number
             changed: list[Row] = tx.run(_RETRY, (state, due, now, failure, number, id, token)).fetchall()
             return changed
         if type(verdict) is not Done:
