@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -54,6 +55,16 @@ class Link(psycopg.Connection[Any]):
     """One connection, on which no statement is waited for without end. `started` tells it from others of its pid."""
 
     pid, started, answer = 0, "", ANSWER_SECONDS
+
+    @cached_property
+    def _heard(self) -> select.poll:
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return poll
+
+    def readable(self) -> bool:
+        """Say whether something has come that was not read."""
+        return bool(self._heard.poll(0))
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, self.answer if timeout is None else timeout)
@@ -151,11 +162,4 @@ def hang_up(link: Link) -> None:
 
 def broken(link: Link) -> bool:
     """Say whether a connection that listens has broken; what it heard until now is forgotten."""
-    return readable(link) and link.words() is None
-
-
-def readable(link: Link) -> bool:
-    """Say whether something has come that was not read."""
-    poll = select.poll()
-    poll.register(link.pgconn.socket, select.POLLIN)
-    return bool(poll.poll(0))
+    return link.readable() and link.words() is None

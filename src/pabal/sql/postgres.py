@@ -28,7 +28,7 @@ from pabal.errors import (
     Uncertain,
 )
 from pabal.sql.forks import survive_fork
-from pabal.sql.links import ANSWER_SECONDS, Link, Rule, Unreached, connect, hang_up, place_of, readable, rule_of, told
+from pabal.sql.links import ANSWER_SECONDS, Link, Rule, Unreached, connect, hang_up, place_of, rule_of, told
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ class Server:
                 link = self._idle.pop() if self._idle else None
             if link is None:
                 return self.connect()
-            if not link.closed and not readable(link):
+            if not link.closed and not link.readable():
                 return link
             hang_up(link)  # the server has said something that nobody asked for: that it hangs up
 

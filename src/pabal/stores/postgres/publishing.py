@@ -10,20 +10,17 @@ from pabal.sql.links import Link, Rule
 from pabal.sql.postgres import Server, within
 from pabal.store import Draft, Published
 from pabal.stores.postgres.queues import Queues
-from pabal.stores.postgres.rows import DELAYED, READY, Sheet, columns_of, plain, write_down
+from pabal.stores.postgres.rows import Sheet, columns_of, plain, write_down
 from pabal.stores.postgres.schema import Schema
 
 _PUBLISH = """
 select pabal.publish(%s::integer[], %s::text[], %s::smallint[], %s::double precision[], %s::text[], %s::text[],
   %s::text[], %s::double precision[], %s::double precision[], %s::integer[], %s::bigint[], %s::integer[], %b::bytea)"""
-# One message that need not know of others: no function, no arrays.
+# The usual message by itself: no function, no arrays, and little to say.
 _PUBLISH_ONE = """
-with put as (
-  insert into pabal.messages (queue_id, state, rank, due_at, moment, id, target, expires_at, crc, document)
-  values (%s, %s, %s, pabal.wall() + %s, pabal.wall(), %s, %s, %s, %s, %b) on conflict (queue_id, id) do nothing
-  returning queue_id
-)
-select pg_notify('pabal.bell', %s) from put"""
+insert into pabal.messages (queue_id, state, rank, due_at, moment, id, crc, document)
+values (%s, 0, 0, pabal.wall(), pabal.wall(), %s, %s, %b) on conflict (queue_id, id) do nothing
+returning pg_notify('pabal.bell', %s)"""
 
 
 class Publishing:
@@ -70,12 +67,10 @@ class Publishing:
 
     def _insert_one(self, link: Link, sheet: Sheet) -> Published:
         draft, document = sheet
-        message, number = draft.message, self._queues.known[draft.queue]
-        state = DELAYED if draft.delay > 0 else READY
-        values: list[Any] = [number, state, -message.priority, float(draft.delay), message.id, message.target]
-        values += [message.expires_at, crc32(document), document, draft.queue]
+        id = draft.message.id
+        values = (self._queues.known[draft.queue], id, crc32(document), document, draft.queue)
         new = link.execute(self._sql(_PUBLISH_ONE), values, prepare=True).fetchone()
-        return Published(message.id, duplicate=new is None)
+        return Published(id, duplicate=new is None)
 
 
 def _full(rule: Rule) -> QueueFull:

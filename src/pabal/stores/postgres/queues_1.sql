@@ -13,8 +13,12 @@
 -- are taken before any row is locked, in one order; a deadlock that is left is found by the server and repeated.
 --
 -- Every change of state writes each index anew in which the row stands: there are as few of them as can be. Rows that
--- this transaction has locked are changed by their place (ctid), which costs no second search. Where rows are looked up
--- by id, `state + 0` keeps the planner from searching all that is in flight instead.
+-- this transaction has locked are changed by their place (ctid), which costs no second search.
+--
+-- A session plans each statement once, as a rule while the tables are empty, and every index looks alike then. So no
+-- choice is left to it: rows are looked up by place and nothing else, or by joining them to a list of numbers and ids,
+-- since `queue_id = number and id = any(…)` may become a look at the whole queue; and `state + 0` keeps the index of a
+-- state out of it.
 
 create table pabal.queues (
   id integer generated always as identity primary key,
@@ -263,7 +267,7 @@ begin
   perform pabal.unsynced();
   return query update pabal.messages as m
     set state = 2, attempt = m.attempt + 1, token = under, moment = pabal.steady() + seconds
-    where m.ctid = any(places) and m.queue_id = number
+    where m.ctid = any(places)
     returning m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, false;
 end $$;
 

@@ -1,5 +1,14 @@
 -- How messages leave: verdicts, reviving, purging, setting aside, and taking in what comes from another store.
 
+-- Lock the groups of these messages.
+create function pabal.lock_groups(number integer, names text[]) returns void language plpgsql as $$
+begin
+  perform pabal.take_locks(array(
+    select pabal.lock_of('g', number, m.grp) from (select number as queue, unnest(names) as id) as told
+    join pabal.messages as m on m.queue_id = told.queue and m.id = told.id where m.grp is not null
+  ));
+end $$;
+
 -- Apply each verdict whose token is current, with its follow-ups. Kinds: 0 done, 1 done and kept, 2 retry, 3 dead.
 -- The answer has 0 for applied, 1 for repeated, 2 for lost. No message may be named twice.
 create function pabal.settle(
@@ -59,6 +68,34 @@ begin
   return outcomes;
 end $$;
 
+-- Apply plain verdicts of done for what one token holds of one queue: the usual many, with less to say of each.
+create function pabal.ack(number integer, names text[], under text) returns smallint[] language plpgsql as $$
+declare
+  most integer := cardinality(names);
+  at double precision := pabal.wall();
+  applied text[];
+begin
+  if exists (select from pabal.messages where queue_id = number and grp is not null and state < 4) then
+    return pabal.settle(array_fill(number, array[most]), names, array_fill(under, array[most]),
+      array_fill(0::smallint, array[most]), array_fill(0::double precision, array[most]), array_fill(null::text, array[most]));
+  end if;
+  with changed as (
+    update pabal.messages as m set state = 4, moment = at, failure = null, document = null
+    from (select number as queue, unnest(names) as id order by id) as told
+    where m.queue_id = told.queue and m.id = told.id and m.state + 0 = 2 and m.token = under
+    returning m.id
+  )
+  select coalesce(array_agg(id), '{}') into applied from changed;
+  if cardinality(applied) = most then
+    return array_fill(0::smallint, array[most]);
+  end if;
+  return array(
+    select case when told.id = any(applied) then 0 when m.token = under and m.state = 4 then 1 else 2 end
+    from (select number as queue, * from unnest(names) with ordinality as told (id, ord) offset 0) as told
+    left join pabal.messages as m on m.queue_id = told.queue and m.id = told.id order by told.ord
+  );
+end $$;
+
 -- After verdicts: let the next of each group come up, hold back who came back to a group that it does not lead.
 create function pabal.regroup(numbers integer[], ids text[], kinds smallint[], applied bigint[]) returns integer[]
 language plpgsql as $$
@@ -94,14 +131,11 @@ declare
   member record;
   changed integer := 0;
 begin
-  perform pabal.take_locks(array(
-    select pabal.lock_of('g', number, grp) from pabal.messages
-    where queue_id = number and id = any(names) and grp is not null
-  ));
+  perform pabal.lock_groups(number, names);
   for member in
     update pabal.messages as m set state = told.state, moment = pabal.wall(), failure = told.failure
-    from unnest(names, states, failures) as told (id, state, failure)
-    where m.id = told.id and m.queue_id = number
+    from (select number as queue, * from unnest(names, states, failures) as told (id, state, failure) offset 0) as told
+    where m.id = told.id and m.queue_id = told.queue
       and ((m.state = 2 and m.token = under) or (under = '' and m.state in (0, 1, 3, 5)))
     returning m.grp
   loop
@@ -120,13 +154,11 @@ declare
   dead record;
   revived text[] := '{}';
 begin
-  perform pabal.take_locks(array(
-    select pabal.lock_of('g', number, grp) from pabal.messages
-    where queue_id = number and id = any(names) and grp is not null
-  ));
+  perform pabal.lock_groups(number, names);
   for dead in
-    select m.id, m.grp from unnest(names) with ordinality as told (id, ord)
-    join pabal.messages as m on m.queue_id = number and m.id = told.id where m.state = 5 order by told.ord for update of m
+    select m.id, m.grp from (select number as queue, * from unnest(names) with ordinality as told (id, ord) offset 0) as told
+    join pabal.messages as m on m.queue_id = told.queue and m.id = told.id
+    where m.state + 0 = 5 order by told.ord for update of m
   loop
     update pabal.messages as m set
       seq = case when dead.grp is null then m.seq else nextval(pg_get_serial_sequence('pabal.messages', 'seq')) end,
@@ -168,21 +200,20 @@ begin
     );
   else
     chosen := array(
-      select m.id from pabal.messages as m
-      where m.queue_id = number and m.id = any(names) and m.state = any(among) and m.moment <= before limit most
+      select m.id from (select number as queue, unnest(names) as id) as told
+      join pabal.messages as m on m.queue_id = told.queue and m.id = told.id
+      where m.state = any(among) and m.moment <= before limit most
     );
   end if;
   if chosen = '{}' then
     return 0;
   end if;
-  perform pabal.take_locks(array(
-    select pabal.lock_of('g', number, grp) from pabal.messages
-    where queue_id = number and id = any(chosen) and grp is not null
-  ));
+  perform pabal.lock_groups(number, chosen);
   with gone as (
     delete from pabal.messages as m where m.ctid = any(array(
-      select c.ctid from pabal.messages as c
-      where c.queue_id = number and c.id = any(chosen) and c.state = any(among) for update skip locked
+      select c.ctid from (select number as queue, unnest(chosen) as id) as told
+      join pabal.messages as c on c.queue_id = told.queue and c.id = told.id
+      where c.state = any(among) for update of c skip locked
     )) returning m.grp
   )
   select count(*), array_agg(distinct grp) filter (where grp is not null) into removed, left_groups from gone;

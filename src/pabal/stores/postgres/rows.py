@@ -52,9 +52,10 @@ def write_down(drafts: Sequence[Draft], codec: Codec) -> list[Sheet]:
 
 
 def plain(sheet: Sheet) -> bool:
-    """Say whether a message can be stored without a look at others."""
-    message = sheet.draft.message
-    return not (message.group or message.dedup_key or sheet.draft.terms.max_waiting)
+    """Say whether a message is ready at once, for anybody, and need not know of others: the usual one."""
+    draft, message = sheet.draft, sheet.draft.message
+    other = message.group or message.dedup_key or message.target or message.priority or message.expires_at is not None
+    return not (other or draft.delay or draft.terms.max_waiting)
 
 
 def columns_of(sheets: Sequence[Sheet], numbers: dict[str, int]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Verdicts as the columns of one statement: the token is compared where the row is changed."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pabal.codec import Codec
 from pabal.errors import Uncertain
@@ -11,8 +12,10 @@ from pabal.stores.postgres.schema import Schema
 
 _OUTCOMES = (Outcome.APPLIED, Outcome.REPEATED, Outcome.LOST)
 _DONE, _KEEP, _RETRY, _DEAD = range(4)
+_PLAIN = Done()
 _ARGUMENTS = "%s::integer[], %s::text[], %s::text[], %s::smallint[], %s::double precision[], %s::text[]"
 _LIMITS = 9  # the column of max_waiting, by which follow-ups are never kept out
+_ACK = "select pabal.ack(%s, %s::text[], %s)"
 _SETTLE = f"select pabal.settle({_ARGUMENTS})"
 _THEN = f"""
 select pabal.settle_then({_ARGUMENTS}, %s::integer[], %s::integer[], %s::text[], %s::smallint[],
@@ -39,31 +42,43 @@ class Settling:
         self, places: Sequence[int], known: Mapping[str, int], schema: Schema, link: Link, again: bool
     ) -> list[Outcome]:
         """Settle those at some places of the call. After a try that was cut off, what is lost may have been applied."""
-        columns = self._columns(places, known)
+        told = [self._settlements[place] for place in places]
         sheets = [(ord, sheet) for ord, place in enumerate(places, 1) for sheet in self._then.get(place, ())]
         if sheets:
             then = columns_of([sheet for _, sheet in sheets], dict(known))
             del then[_LIMITS]
-            values = (*columns, array(ord for ord, _ in sheets), *then)
-            found = link.execute(schema(_THEN), values, prepare=True).fetchone()
+            statement, values = _THEN, [*_columns(told, known), array(ord for ord, _ in sheets), *then]
+        elif _acks_of_one(told):
+            receipt = told[0].receipt
+            values = [known.get(receipt.queue, -1), words(each.id for each, _ in told), receipt.token]
+            statement = _ACK
         else:
-            found = link.execute(schema(_SETTLE), columns, prepare=True).fetchone()
+            statement, values = _SETTLE, _columns(told, known)
+        found = link.execute(schema(statement), values, prepare=True).fetchone()
         outcomes = [_OUTCOMES[number] for number in (found or ([],))[0]]
         if again and Outcome.LOST in outcomes:
             ids = tuple(self._settlements[place].receipt.id for place in places)
             raise Uncertain("the link broke: these verdicts may have been applied, or the leases were lost before", ids)
         return outcomes
 
-    def _columns(self, places: Sequence[int], known: Mapping[str, int]) -> list[str]:
-        told = [self._settlements[place] for place in places]
-        return [
-            array(known.get(receipt.queue, -1) for receipt, _ in told),
-            words(receipt.id for receipt, _ in told),
-            words(receipt.token for receipt, _ in told),
-            array(_kind(verdict) for _, verdict in told),
-            array(verdict.delay if type(verdict) is Retry else 0.0 for _, verdict in told),
-            words(text_of(verdict.failure) for _, verdict in told),
-        ]
+
+def _acks_of_one(told: Sequence[Settlement]) -> bool:
+    """Say whether these are plain acks of what one token holds of one queue: the usual call."""
+    first = told[0].receipt
+    return all(
+        verdict == _PLAIN and receipt.token == first.token and receipt.queue == first.queue for receipt, verdict in told
+    )
+
+
+def _columns(told: Sequence[Settlement], known: Mapping[str, int]) -> list[Any]:
+    return [
+        array(known.get(receipt.queue, -1) for receipt, _ in told),
+        words(receipt.id for receipt, _ in told),
+        words(receipt.token for receipt, _ in told),
+        array(_kind(verdict) for _, verdict in told),
+        array(verdict.delay if type(verdict) is Retry else 0.0 for _, verdict in told),
+        words(text_of(verdict.failure) for _, verdict in told),
+    ]
 
 
 def _kind(verdict: Verdict) -> int:
