@@ -24,7 +24,7 @@ check: $(VENV)/tested
 	$(BIN)/mypy
 
 soak: $(VENV)/tested
-	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) tests/crash tests/conformance tests/manager tests/mailbox tests/kingdom tests/ignite tests/chat
+	PABAL_SOAK=1 $(BIN)/pytest -n $(JOBS) --timeout 3600 tests/crash tests/conformance tests/manager tests/mailbox tests/kingdom tests/ignite tests/chat
 
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/run.py

@@ -18,6 +18,14 @@ def test_ids_rise_within_a_millisecond() -> None:
     assert made == sorted(set(made))
 
 
+def test_ids_made_together_are_like_those_made_one_by_one() -> None:
+    make = IdMaker(ManualClock())
+    made = [*make.many(1000), make(), *make.many(1), *make.many(0), *make.many(257)]
+    assert made == sorted(set(made)) and len(made) == 1259
+    assert {(uuid.UUID(id).version, uuid.UUID(id).variant, len(id)) for id in made} == {(7, uuid.RFC_4122, 36)}
+    assert len({id[-8:] for id in made}) > 1250  # the noise is each one's own
+
+
 def test_ids_rise_when_the_wall_clock_steps_back() -> None:
     clock = ManualClock()
     make = IdMaker(clock)

@@ -48,13 +48,13 @@ class Drafting:
     def draft(self, body: Json | bytes, options: Options) -> Draft:
         """Make one message, or raise the InvalidInput that says what is wrong with it."""
         ruling = self._in_force()
-        if options or ruling.policy.ttl:
+        if options or ruling.policy.ttl or ruling.check is not None:
             return self._draft(body, ruling, *self._read(options, ruling))
         # The usual case, at a third of the price.
         if type(body) is not bytes:
             check(body)
-        message = Message(id=self._ids(), body=body, created_at=round(self._clock.now(), 3))
-        return self._unfit(message, ruling) or Draft(self._name, message, 0.0, False, ruling.terms)
+        message = Message(self._ids(), body, created_at=round(self._clock.now(), 3))
+        return Draft(self._name, message, 0.0, False, ruling.terms)
 
     def drafts(self, items: Iterable[Json | bytes | Message | Draft], options: Options) -> list[Draft]:
         """Make many: of bodies, to which the options apply, of messages, and of drafts as they are."""

@@ -180,6 +180,20 @@ def test_ids_may_be_generated_twice_after_an_uncertain_publish(store: SqliteStor
     assert drain(store) == ["once", "more"]
 
 
+@pytest.mark.parametrize("size", [1, 19, 20, 21, 40, 59])
+def test_a_batch_of_any_size_is_stored_whole_and_in_order(store: SqliteStore, size: int) -> None:
+    publish(store, *range(size))
+    assert bodies(take(store, 100)) == list(range(size))
+
+
+def test_a_batch_of_which_some_are_there_already_stores_the_others(store: SqliteStore) -> None:
+    drafts = [draft(n) for n in range(50)]
+    store.publish(drafts[20:30])
+    answers = store.publish(drafts)
+    assert [answer.duplicate for answer in answers] == [20 <= n < 30 for n in range(50)]
+    assert sorted(drain(store)) == list(range(50))
+
+
 def test_an_empty_queue_is_probed_without_the_write_lock(store: SqliteStore, db: Connection) -> None:
     publish(store, 1)
     ack(store, take_one(store))
