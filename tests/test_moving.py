@@ -1,24 +1,34 @@
 """A queue moved from one kind of store to another is the same queue."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from pabal.clock import SystemClock
-from pabal.errors import StoreRefused
-from pabal.moving import move
-from pabal.store import Done, Movable, Settlement, State, Store, Transactional
+from pabal.errors import InvalidInput, StoreRefused
+from pabal.moving import HEARD_SECONDS, move
+from pabal.passing import PassingStore
+from pabal.queue import Queue
+from pabal.store import Done, Movable, Outcome, Settlement, State, Store, Terms, Transactional
 from pabal.stores.postgres import PostgresStore
 from pabal.testing.store_place import draft
-from tests.moving import POLICY, QUEUE, done_ids, fill, order, survey
+from tests.moving import FAILED, POLICY, QUEUE, done_ids, fill, order, survey
 from tests.openers import OPENERS
 from tests.services.postgres import PostgresServer
 
 KINDS = ("sqlite", "files", "hybrid", "postgres")
 Open = Callable[[str, str], Store]
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a source has no consumers, none needs time to hear that it is paused."""
+    monkeypatch.setattr("pabal.moving.HEARD_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -71,6 +81,51 @@ def test_moving_again_changes_nothing(opened: Open, new: str) -> None:
     assert survey(target) == before and target.settings(QUEUE) == POLICY
 
 
+@pytest.mark.parametrize(("old", "new"), [("sqlite", "files"), ("files", "postgres"), ("hybrid", "sqlite")])
+def test_a_queue_that_is_moved_back_and_away_again_is_the_same_queue(opened: Open, old: str, new: str) -> None:
+    here, there = opened(old, "old"), opened(new, "new")
+    fill(here)
+    before = survey(here)
+    for source, target in ((here, there), (there, here), (here, there)):
+        move(source, target, QUEUE)
+        assert survey(target) == before and survey(source) == {}
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("kind", ["sqlite", "files", "hybrid"])
+def test_a_queue_moved_onto_itself_under_another_name_stays_as_it_is(
+    opened: Open, tmp_path: Path, kind: str, paused: bool
+) -> None:
+    source = opened(kind, "old")
+    (tmp_path / "alias").symlink_to(tmp_path / "old")
+    fill(source)
+    source.configure(QUEUE, {**POLICY, "paused": paused})
+    before = survey(source)
+    with closing(OPENERS[kind].open(tmp_path / "alias", SystemClock())) as same:
+        with pytest.raises(InvalidInput, match="the same store"):
+            move(source, same, QUEUE)
+    assert survey(source) == before and source.settings(QUEUE) == {**POLICY, "paused": paused}
+
+
+@pytest.mark.parametrize("new", KINDS)
+def test_messages_that_shared_a_dedup_key_after_its_window_are_all_moved(opened: Open, new: str) -> None:
+    source, target = opened("sqlite", "old"), opened(new, "new")
+    for n in range(3):
+        source.publish([draft(n, id=f"m-{n}", dedup_key="daily", terms=Terms(dedup_window=0.0))])
+    target.publish([draft("own", id="own", dedup_key="daily")])
+    assert move(source, target, QUEUE).ready == 3
+    assert set(survey(target)) == {"m-0", "m-1", "m-2", "own"}
+
+
+@pytest.mark.parametrize("new", KINDS)
+def test_a_moved_message_is_leased_with_the_failure_it_had(opened: Open, new: str) -> None:
+    source, target = opened("sqlite", "old"), opened(new, "new")
+    fill(source)
+    move(source, target, QUEUE)
+    found = {lease.receipt.id: lease.failure for lease in target.lease(QUEUE, 100, 60.0)}
+    assert found["tried-00001"] == FAILED and found["group-00000"] is None
+
+
 @pytest.mark.parametrize("new", KINDS)
 def test_what_is_known_by_id_or_key_at_the_source_is_known_at_the_target(opened: Open, new: str) -> None:
     source, target = opened("sqlite", "old"), opened(new, "new")
@@ -92,6 +147,25 @@ def test_what_a_consumer_holds_is_left_and_moved_when_it_comes_back(opened: Open
     assert {id: kept[1] for id, kept in survey(target).items()} == {"m-1": 1, "m-2": 0}
 
 
+def test_a_consumer_that_has_not_heard_of_the_pause_takes_nothing_of_a_group_that_is_on_its_way(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pabal.moving.HEARD_SECONDS", HEARD_SECONDS)
+    source, target = opened("sqlite", "old"), opened("sqlite", "new")
+    source.publish([draft(n, id=f"m-{n}", group="g") for n in range(100)])
+    busy = Queue(QUEUE, source)
+    assert not busy.policy.paused  # and it believes so for a second
+    with ThreadPoolExecutor(1) as pool:
+        moved = pool.submit(move, source, target, QUEUE)
+        while not moved.done():
+            begun = target.counts(QUEUE).get(State.READY, 0) > 0
+            for delivery in busy.lease():
+                assert not begun, "the target has those before it"
+                delivery.ack()
+            time.sleep(0.001)
+    moved.result()
+
+
 def test_messages_published_during_the_move_come_with_the_next(opened: Open) -> None:
     source, target = opened("files", "old"), opened("postgres", "new")
     source.publish([draft(1, id="early")])
@@ -99,6 +173,51 @@ def test_messages_published_during_the_move_come_with_the_next(opened: Open) -> 
     source.publish([draft(2, id="late")])
     assert move(source, target, QUEUE).ready == 1
     assert set(survey(target)) == {"early", "late"}
+
+
+def test_what_a_move_that_was_killed_holds_is_for_its_own_target_only(opened: Open) -> None:
+    class Killed(PassingStore):
+        def settle(self, settlements: Sequence[Settlement], *, durable: bool = False) -> list[Outcome]:
+            raise KeyboardInterrupt
+
+    source, target, other = opened("sqlite", "old"), opened("sqlite", "new"), opened("sqlite", "other")
+    source.publish([draft(n, id=f"m-{n}") for n in range(3)])
+    with pytest.raises(KeyboardInterrupt):
+        move(Killed(source), target, QUEUE)
+    source.publish([draft(3, id="m-3")])
+    assert move(source, other, QUEUE).left == 3 and set(survey(other)) == {"m-3"}
+    assert move(source, target, QUEUE).left == 0 and set(survey(target)) == {"m-0", "m-1", "m-2"}
+
+
+@pytest.mark.parametrize("new", ["sqlite", "files"])
+def test_a_delayed_message_that_was_damaged_stays_where_it_is(opened: Open, tmp_path: Path, new: str) -> None:
+    source, target = opened("files", "old"), opened(new, "new")
+    source.publish([draft(1, id="damaged", delay=3600.0)])
+    [path] = tmp_path.glob("old/spool/jobs/delayed/*")
+    path.write_bytes(b"torn")
+    assert move(source, target, QUEUE).left == 1
+    assert source.browse(QUEUE, State.DELAYED)[0].data == b"torn" and survey(target) == {}
+
+
+@pytest.mark.parametrize("new", ["sqlite", "files"])
+def test_a_group_behind_a_delayed_message_is_moved_with_it(opened: Open, new: str) -> None:
+    source, target = opened("sqlite", "old"), opened(new, "new")
+    source.publish([draft(n, id=f"m-{n}", group="g", delay=0.0 if n % 2 else 3600.0) for n in range(6)])
+    moved = move(source, target, QUEUE)
+    assert (moved.ready, moved.delayed, moved.left) == (3, 3, 0)
+    assert target.lease(QUEUE, 10, 60.0) == []  # they still wait for the first
+
+
+def test_messages_that_several_carry_at_once_are_there_once(opened: Open, tmp_path: Path) -> None:
+    source, first = opened("sqlite", "old"), opened("files", "new")
+    source.publish([draft(n) for n in range(100)])
+    entries = source.browse(QUEUE, State.READY)
+    with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        others = [OPENERS["files"].open(tmp_path / "new", SystemClock()) for _ in range(3)]
+        stores = [first, *(stack.enter_context(closing(other)) for other in others)]
+        taken = [*pool.map(lambda store: store.carry(QUEUE, entries), stores)]
+    assert sorted(sum(taken, [])) == sorted(entry.id for entry in entries)
+    assert len(survey(first)) == 100
 
 
 def test_the_targets_own_settings_stay(opened: Open) -> None:

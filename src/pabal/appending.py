@@ -44,6 +44,7 @@ class Topic:
                 raise InvalidInput(f"topic {self.name} carries another schema: make a topic of the next version")
             self.topics.configure(self.name, {**self.topics.settings(self.name), "schema": dict(schema)})
             del self.schema
+            self.__dict__.pop("_check", None)
         return made
 
     def retain(self, *, max_age: float | None = None, max_bytes: int | None = None) -> None:

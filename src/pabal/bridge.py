@@ -1,38 +1,66 @@
 """Bridges between queues and topics: each message or record is carried over at least once, then settled.
 
-To a topic, a message takes its id and the like along as headers, and its group as the key, so that order is kept. To a
-queue, topic, partition and offset are the dedup key, and a message that came from a queue keeps its id: what a crash
-carries twice is stored once, within the dedup window of the queue.
+To a topic, a message takes its id, attributes, priority and the like along as headers, and its group as the key, so
+that order is kept. To a queue, topic, partition and offset are the dedup key, and a message that came from a queue is
+itself again: what a crash carries twice is stored once, within the dedup window of the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import random
+import time
+from itertools import count
 from typing import Any
 
+from pabal import jsontext
 from pabal.appending import Topic
 from pabal.consuming import Consumer, consumer
 from pabal.delivery import Delivery
 from pabal.errors import InvalidName, Outage, QueueFull, StoreError
 from pabal.handling import Handler, Received
-from pabal.message import Message
+from pabal.lanes import OUTAGE
+from pabal.message import Message, check_message, replace
 from pabal.names import check_id
 from pabal.queue import Queue
+from pabal.store import Draft
 from pabal.topic import DEFAULT_SESSION, Record
 from pabal.worker import Worker, worker
 
+log = logging.getLogger("pabal")
+
+_SLICE = 0.2  # seconds between looks whether to stop
 _MARK = "pabal-"
-_CARRIED = ("id", "type", "sender", "thread_id", "trace_id", "reply_to")
+_WORDS = ("id", "type", "sender", "thread_id", "trace_id", "reply_to")
+_VALUES = ("attributes", "priority", "expires_at")  # as JSON
 
 
 def to_topic(queue: Queue, topic: Topic, *, concurrency: int = 1) -> Worker:
-    """Make a worker that appends each message of a queue to a topic and then acks it."""
+    """Make a worker that appends each message of a queue to a topic and then acks it.
+
+    While the topic's store fails it waits with what it holds: that is no failure of the message.
+    """
 
     def carry(delivery: Delivery) -> None:
         message = delivery.message
-        topic.append(message.body, key=message.group or message.thread_id, headers=headers_of(message))
+        for outages in count(1):
+            try:
+                topic.append(message.body, key=message.group or message.thread_id, headers=headers_of(message))
+                return
+            except StoreError as exc:
+                if carrier.stopping:
+                    raise
+                log.warning("%s waits for %s: %s", delivery.receipt, topic.name, exc)
+            _rest(carrier, OUTAGE.delay(outages, random.random()))
 
-    return worker(queue, carry, concurrency=concurrency)
+    carrier = worker(queue, carry, concurrency=concurrency)
+    return carrier
+
+
+def _rest(carrier: Worker, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not carrier.stopping and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _SLICE))
 
 
 def to_queue(topic: Topic, group: str, queue: Queue, *, session: float = DEFAULT_SESSION) -> Consumer:
@@ -46,31 +74,39 @@ def to_queue(topic: Topic, group: str, queue: Queue, *, session: float = DEFAULT
 
 def _carrier(queue: Queue) -> Handler:
     def carry(received: Received) -> None:
-        record = received.record
-        told = told_of(record)
+        draft = _draft_of(received, queue)
         try:
-            queue.publish(
-                received.body,
-                dedup_key=str(record),
-                group=record.key,
-                headers={name: text for name, text in record.headers.items() if not name.startswith(_MARK)},
-                **told,
-            )
+            queue.publish_many([draft])
         except (StoreError, QueueFull) as exc:
             raise Outage(f"{queue.name}: {exc}") from exc
 
     return carry
 
 
+def _draft_of(received: Received, queue: Queue) -> Draft:
+    record = received.record
+    told = told_of(record)
+    expires_at = told.pop("expires_at", None)
+    own = {name: text for name, text in record.headers.items() if not name.startswith(_MARK)}
+    draft = queue.draft(received.body, dedup_key=str(record), group=record.key, headers=own, **told)
+    if expires_at is None:
+        return draft
+    return replace(draft, message=check_message(replace(draft.message, expires_at=expires_at)))
+
+
 def headers_of(message: Message) -> dict[str, str]:
     """Return a message's own headers and what else it must not lose on its way through a topic."""
-    told = {f"{_MARK}{name.replace('_', '-')}": getattr(message, name) for name in _CARRIED}
-    return {**message.headers, **{name: text for name, text in told.items() if text}}
+    told = {name: str(getattr(message, name)) for name in _WORDS}
+    told |= {name: jsontext.encode(value).decode() for name in _VALUES if (value := getattr(message, name))}
+    return {**message.headers, **{_header(name): text for name, text in told.items() if text}}
 
 
 def told_of(record: Record) -> dict[str, Any]:
     """Return the fields of a message that came through a topic; an id that is none of ours is left out."""
-    told = _fields(record.headers)
+    found = {name: record.headers.get(_header(name), "") for name in (*_WORDS, *_VALUES)}
+    told: dict[str, Any] = {
+        name: jsontext.read(text.encode()) if name in _VALUES else text for name, text in found.items() if text
+    }
     try:
         check_id(told.get("id", ""))
     except InvalidName:
@@ -78,6 +114,5 @@ def told_of(record: Record) -> dict[str, Any]:
     return told
 
 
-def _fields(headers: Mapping[str, str]) -> dict[str, Any]:
-    found = {name: headers.get(f"{_MARK}{name.replace('_', '-')}", "") for name in _CARRIED}
-    return {name: text for name, text in found.items() if text}
+def _header(name: str) -> str:
+    return f"{_MARK}{name.replace('_', '-')}"

@@ -20,6 +20,7 @@ from typing import Any, Literal, overload
 
 from pabal.appending import Topic
 from pabal.caution import NOTHING, Begun, Caution
+from pabal.dead_records import dlq_of
 from pabal.errors import Fenced
 from pabal.handling import Handler, Handling, Received, Refusal, Together, firsts
 from pabal.lanes import Lanes
@@ -82,7 +83,8 @@ class Consumer:
                 rest = patience - (time.monotonic() - idle_since)
                 if rest <= 0 and not self._lanes:
                     break
-                records = member.read(int(min(self._batch, left)), self._lanes.go_on(member, min(rest, _SLICE)))
+                longest = _SLICE if self._lanes else min(rest, _SLICE)
+                records = member.read(int(min(self._batch, left)), self._lanes.go_on(member, longest))
                 if records:
                     self._work(member, records)
                     idle_since = time.monotonic()
@@ -212,6 +214,7 @@ def consumer(
     With `together` the handler gets a list of them, `batch` at most, and returns a Refusal for each that is no good.
     A process that is silent for `session` seconds is replaced by the other members.
     """
+    dlq_of(topic)  # a name that is too long for it is told before a dead record has nowhere to go
     return Consumer(
         topic,
         check_name(group, "group"),

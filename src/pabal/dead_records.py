@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pabal.appending import Topic
-from pabal.errors import TopicUnknown
+from pabal.errors import InvalidInput, TooLarge, TopicUnknown
 from pabal.store import FailureCode
 from pabal.topic import Member, NewRecord, Record, Shape
 
@@ -18,8 +18,10 @@ SUFFIX = ".dlq"
 REPLAY_FOR = "pabal-replay-for"
 REPLAY_GROUP = "pabal.replay"
 _MARK = "pabal-dlq-"
+_LEFT = f"{_MARK}left"  # why the value did not come along
 _BATCH = 100
 _PATIENCE = 15.0  # seconds without a record after which somebody else must have the rest
+_CORRUPT = FailureCode.CORRUPT
 _REASON = 1000  # characters of a reason that are kept
 
 
@@ -48,14 +50,24 @@ def bury(topic: Topic, record: Record, dead: Dead) -> None:
         "reason": dead.reason[:_REASON],
         "attempts": str(dead.attempts),
     }
-    headers = {**_own(record.headers), **{f"{_MARK}{name}": text for name, text in told.items()}}
-    buried = NewRecord(record.value, record.key, headers, record.partition)
+    marks = {f"{_MARK}{name}": text for name, text in told.items()}
+    try:
+        _append(topic, NewRecord(record.value, record.key, {**_own(record.headers), **marks}, record.partition))
+    except TooLarge as exc:  # others may write what we may not: it stays where it stands, and that is told
+        _append(topic, NewRecord(b"", headers={**marks, _LEFT: str(exc)[:_REASON]}, partition=record.partition))
+
+
+def _append(topic: Topic, buried: NewRecord) -> None:
     place = dlq_of(topic)
     try:
         place.topics.append(place.name, [buried])
     except TopicUnknown:
         place.topics.create(place.name, Shape(topic.topics.shape(topic.name).partitions))
         place.topics.append(place.name, [buried])
+    except TooLarge:
+        raise
+    except InvalidInput:  # somebody made their topic with fewer partitions
+        place.topics.append(place.name, [buried._replace(partition=None)])
 
 
 def dead_of(record: Record) -> Dead:
@@ -64,7 +76,7 @@ def dead_of(record: Record) -> Dead:
     attempts = told.get("attempts", "")
     return Dead(
         told.get("group", ""),
-        told.get("code", FailureCode.CORRUPT if record.fault else ""),
+        told.get("code", _CORRUPT if record.fault else ""),
         told.get("reason", record.fault),
         int(attempts) if attempts.isdecimal() else 0,
     )
@@ -87,7 +99,10 @@ def waiting(topic: Topic, limit: int) -> list[Record]:
 
 
 def replay(topic: Topic, limit: int | None = None) -> int:
-    """Append the dead records that are there now to their topic again; return how many. Safe to repeat when killed."""
+    """Append the dead records that are there now to their topic again; return how many. Safe to repeat when killed.
+
+    Those that are not whole stay where they are: damaged on disk, or too large to be in the dlq.
+    """
     place = dlq_of(topic)
     try:
         ends = [bounds.next for bounds in place.bounds()]
@@ -106,23 +121,27 @@ def replay(topic: Topic, limit: int | None = None) -> int:
 
 
 def _replay(topic: Topic, member: Member, left: dict[int, int], limit: float) -> int:
+    partitions = topic.topics.shape(topic.name).partitions
     count = 0
     idle_since = time.monotonic()
     while left and count < limit and time.monotonic() - idle_since < _PATIENCE:
         records = member.read(int(min(_BATCH, limit - count)), 0.5)
         if not records:
             continue
-        topic.topics.append(topic.name, [_again(record) for record in records if not record.fault])
+        sound = [record for record in records if _LEFT not in record.headers and dead_of(record).code != _CORRUPT]
+        topic.topics.append(topic.name, [_again(record, partitions) for record in sound])
         member.commit({record.partition: record.offset + 1 for record in records})
-        count += len(records)
+        count += len(sound)
         idle_since = time.monotonic()
         left = {n: end for n, end in left.items() if all(r.partition != n or r.offset + 1 < end for r in records)}
     return count
 
 
-def _again(record: Record) -> NewRecord:
-    headers = {**_own(record.headers), REPLAY_FOR: dead_of(record).group}
-    return NewRecord(record.value, record.key, headers, record.partition)
+def _again(record: Record, partitions: int) -> NewRecord:
+    group, told = dead_of(record).group, record.headers.get(f"{_MARK}partition", "")
+    partition = int(told) if told.isdecimal() and int(told) < partitions else None
+    headers = {**_own(record.headers), **({REPLAY_FOR: group} if group else {})}  # of no group's: for all
+    return NewRecord(record.value, record.key, headers, partition)
 
 
 def _own(headers: Mapping[str, str]) -> dict[str, str]:

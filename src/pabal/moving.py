@@ -3,25 +3,30 @@
 Killed at any point and started again, it goes on where it was, and nothing is lost or doubled:
 
 - The source is paused first, so that its consumers take nothing that is on its way.
-- What is ready is leased under a token of the queue's own, carried, and acknowledged: whoever starts again holds what
-  was held, and the target leaves alone what it has.
+- What is ready is leased under a token made of queue and target, carried, and acknowledged: whoever starts again holds
+  what was held, and the target leaves alone what it has.
 - What no consumer can take (delayed, dead, done) is carried and then removed.
+- A queue is never moved onto itself, however the two stores are spelt, and what was moved away may come back.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
-from pabal.errors import StoreRefused
+from pabal.errors import InvalidInput, StoreRefused
 from pabal.policy import Policy, document_of, policy_from
 from pabal.queue import Queue
 from pabal.store import Done, Entry, Failure, Lease, Movable, Outcome, Settlement, State, Store
+from pabal.waiter import SLOW_POLL
 
 LEASE_SECONDS = 86_400.0
 NEAR_SECONDS = 5.0  # what is due so soon is let come due, and is then taken as ready
+HEARD_SECONDS = 1.25 * SLOW_POLL  # by then every consumer has heard that the queue is paused
 MOVED = "MOVED"  # the code of the failure in the tombstones that the move leaves
 _BATCH = 200
 _PAUSE = 0.1
@@ -45,32 +50,38 @@ def move(source: Store, target: Store, queue: str, *, wait: float = 0.0, told: T
     """Carry one queue, waiting up to `wait` seconds for what others hold; say what was carried and what is left."""
     if not isinstance(target, Movable):
         raise StoreRefused("this kind of store takes in no messages from another one: name a sqlite, file or SQL store")
-    return _Move(source, target, queue, told).run(time.monotonic() + wait)
+    return _Move(source, target, target, queue, told).run(time.monotonic() + wait)
 
 
 class _Move:
-    def __init__(self, source: Store, target: Movable, queue: str, told: Told) -> None:
+    def __init__(self, source: Store, target: Store, taker: Movable, queue: str, told: Told) -> None:
         self._source = source
         self._target = target
+        self._taker = taker  # the target again
         self._queue = queue
         self._told = told
         self._moved = Moved(queue)
-        self._token = hashlib.sha256(f"pabal move {queue}".encode()).hexdigest()[:16]
+        # Of the target too: what a move to another one holds may be there already.
+        place = target.facts().get("place", "")
+        self._token = hashlib.sha256(f"pabal move {queue} to {place}".encode()).hexdigest()[:16]
         self._window = 300.0
+        self._heard_at = 0.0
 
     def run(self, deadline: float) -> Moved:
         self._hand_over_settings()
         self._pages(State.DONE, self._carry_done)
         tended = Queue(self._queue, self._source)
         while True:
+            before = self._moved
             tended.sweep()
             self._take_ready()
             self._pages(State.DEAD, self._carry_dead)
             self._carry_delayed()
             left = self._left()
-            if left == 0 or (not self._soon() and time.monotonic() > deadline):
+            if left == 0 or (self._moved == before and not self._soon() and time.monotonic() > deadline):
                 return self._moved._replace(left=left)
-            time.sleep(_PAUSE)
+            if self._moved == before:  # else a group may have lost the delayed one that led it
+                time.sleep(_PAUSE)
 
     def _hand_over_settings(self) -> None:
         """Give the target the source's settings if it has none, then pause the source.
@@ -80,11 +91,23 @@ class _Move:
         found = self._source.settings(self._queue)
         policy = Policy() if found is None else policy_from(found)
         self._window = policy.dedup_window
-        target: Store = self._target  # type: ignore[assignment]  # a store that is Movable
-        if target.settings(self._queue) is None:
-            target.configure(self._queue, document_of(policy))
-        if not policy.paused:
-            self._source.configure(self._queue, {**document_of(policy), "paused": True})
+        if self._target.settings(self._queue) is None:
+            self._target.configure(self._queue, document_of(policy))
+        self._require_two(policy)
+        self._source.configure(self._queue, {**document_of(policy), "paused": True})
+        self._heard_at = time.monotonic() + HEARD_SECONDS
+
+    def _require_two(self, policy: Policy) -> None:
+        """Refuse a queue that is its own target: taking away what was carried would take all there is.
+
+        URLs may differ and mean the same, so a setting of the source is changed by a hair and looked for in the target.
+        """
+        hair = 1e-6 * random.uniform(0.1, 1.0)
+        seen = policy.visibility * (1 - hair if policy.visibility > 1 else 1 + hair)
+        self._source.configure(self._queue, {**document_of(policy), "visibilityTimeoutSec": seen, "paused": True})
+        if (self._target.settings(self._queue) or {}).get("visibilityTimeoutSec") == seen:
+            self._source.configure(self._queue, document_of(policy))
+            raise InvalidInput(f"source and target are the same store: {self._queue} is where it shall be")
 
     # Ready: leased, carried, acknowledged
 
@@ -111,7 +134,7 @@ class _Move:
         after = ""
         while page := self._source.browse(self._queue, State.DELAYED, after=after, limit=_BATCH):
             after = page[-1].cursor
-            later = [entry for entry in page if not self._is_near(entry)]
+            later = [entry for entry in page if entry.message is not None and not self._is_near(entry)]
             # Of a group, in the order of publishing as far as the messages tell it.
             later.sort(key=lambda entry: (entry.message.created_at, entry.id) if entry.message else (0.0, entry.id))
             self._carry(later)
@@ -125,7 +148,8 @@ class _Move:
     def _carry_done(self, page: Sequence[Entry]) -> None:
         # They stay at the source too, until it forgets them: there a verdict may still be repeated.
         real = [entry for entry in page if entry.failure is None or entry.failure.code != MOVED]
-        self._count("done", len(self._carry(real)))
+        if real:
+            self._count("done", len(self._taker.carry(self._queue, real, window=self._window)))
 
     def _pages(self, state: State, carry: Callable[[Sequence[Entry]], None]) -> None:
         after = ""
@@ -133,8 +157,29 @@ class _Move:
             after = page[-1].cursor
             carry(page)
 
-    def _carry(self, entries: Sequence[Entry]) -> list[str]:
-        return self._target.carry(self._queue, entries, window=self._window) if entries else []
+    def _carry(self, entries: Sequence[Entry]) -> None:
+        """Have the target take these in, also those that it only remembers as moved away from there."""
+        if not entries:
+            return
+        if any(entry.message.group for entry in entries if entry.message):
+            # Else a consumer of the source might take the next of a group while the target has those before it.
+            time.sleep(max(0.0, self._heard_at - time.monotonic()))
+        taken = set(self._taker.carry(self._queue, entries, window=self._window))
+        back = [entry for entry in entries if entry.id not in taken and entry.id in self._moved_away]
+        if back:
+            self._target.purge(self._queue, State.DONE, ids=[entry.id for entry in back], limit=len(back))
+            taken = set(self._taker.carry(self._queue, back, window=self._window))
+            self._moved_away.difference_update(taken)
+
+    @cached_property
+    def _moved_away(self) -> set[str]:
+        """The ids of which the target has no more than the tombstone of a move."""
+        found: set[str] = set()
+        after = ""
+        while page := self._target.browse(self._queue, State.DONE, after=after, limit=_BATCH):
+            after = page[-1].cursor
+            found.update(entry.id for entry in page if entry.failure and entry.failure.code == MOVED)
+        return found
 
     def _remove(self, state: State, entries: Sequence[Entry]) -> int:
         if not entries:

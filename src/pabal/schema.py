@@ -14,6 +14,7 @@ from pabal.jsontext import Json
 from pabal.rules import MessageSchema, Validator, complaints
 
 Check = Callable[[Any], Any]
+_ELSEWHERE = ("http", "https", "ftp", "file", "data")  # what the compiler would fetch, each time and from anybody
 VALIDATORS = "pabal.validators"  # the entry points with which an installed package adds custom validators
 
 
@@ -84,7 +85,7 @@ def _schema_checker(schema: Mapping[str, Json]) -> Check:
     except ImportError as exc:
         raise ExtraMissing("JSON Schema needs fastjsonschema: pip install 'pabal[schema]'") from exc
     try:
-        validate = fastjsonschema.compile(dict(schema), use_default=False)
+        validate = fastjsonschema.compile(dict(schema), handlers=dict.fromkeys(_ELSEWHERE, _refuse), use_default=False)
     except Exception as exc:  # the compiler raises whatever the broken schema runs into
         raise InvalidPolicy(f"schema: {exc}") from exc
 
@@ -93,5 +94,11 @@ def _schema_checker(schema: Mapping[str, Json]) -> Check:
             return validate(body)
         except fastjsonschema.JsonSchemaValueException as exc:
             raise ValidationFailed(exc.message.replace("data", "body", 1)) from exc
+        except RecursionError as exc:
+            raise ValidationFailed("the schema refers to itself without end") from exc
 
     return check
+
+
+def _refuse(uri: str) -> None:
+    raise InvalidPolicy(f"$ref must lead to a place in the schema itself; found {uri!r:.80}")

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from pabal.errors import InvalidInput, TooLarge
+from pabal.errors import InvalidInput, InvalidText, TooLarge
 from pabal.names import check_name
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -265,5 +265,18 @@ def check_records(records: Sequence[NewRecord]) -> None:
             raise TooLarge(f"a record has at most {MAX_VALUE} bytes; found {len(value)}")
         if len(key) > MAX_KEY:
             raise TooLarge(f"a key has at most {MAX_KEY} characters; found {len(key)}")
-        if headers and not all(type(name) is str and type(text) is str for name, text in headers.items()):
-            raise InvalidInput("headers are text by name")
+        if not key.isascii():
+            _check_text(key)
+        if headers:
+            if not all(type(name) is str and type(text) is str for name, text in headers.items()):
+                raise InvalidInput("headers are text by name")
+            _check_text("".join(headers), "strict")
+            _check_text("".join(headers.values()))
+
+
+def _check_text(text: str, errors: str = "surrogateescape") -> None:
+    """Raise InvalidText for what no driver can write; what others wrote as no UTF-8 may stay so."""
+    try:
+        text.encode("utf-8", errors)
+    except UnicodeEncodeError as exc:
+        raise InvalidText("a key or header holds a lone surrogate, which UTF-8 cannot carry") from exc

@@ -81,6 +81,10 @@ class Worker:
         self._stopping = True
         self._waiter.stop()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
     def _start(self) -> None:
         # Daemon threads: a handler that never returns must not keep the process from ending after its grace.
         for number in range(self._concurrency):

@@ -47,3 +47,4 @@ def test_move_refuses_what_makes_no_sense(pabal: Pabal) -> None:
     assert pabal("move", "--from", pabal.url, "--to", pabal.url).code == Exit.INVALID
     assert pabal("move", "--from", "sqlite:nowhere.db", "--to", pabal.url).code == Exit.UNKNOWN
     assert pabal("move", "--to", pabal.url).code == Exit.INVALID
+    assert pabal("move", "--from", pabal.url, "--to", "sqlite:other.db", "--wait", "nan").code == Exit.INVALID

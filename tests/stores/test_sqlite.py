@@ -12,7 +12,7 @@ import pytest
 
 from pabal.errors import NameTaken, QueueFull, StoreFull, StoreRefused
 from pabal.sql.connection import Connection, connect
-from pabal.store import Done, Outcome, Settlement, State, Terms
+from pabal.store import Done, Entry, Outcome, Settlement, State, Terms
 from pabal.stores.place import file_system, require_local
 from pabal.stores.sqlite import SqliteStore, groups, inserting, moves, reads, settle
 from pabal.testing import ManualClock
@@ -335,6 +335,8 @@ def test_g9_a_full_disk_refuses_publish_and_is_drained_to_empty_while_full(small
     assert store.counts("jobs")[State.READY] == published
     assert len(drain(store)) == published
     assert store.facts()["ballast"] == "missing"
+    with pytest.raises(StoreFull):
+        store.carry("jobs", [Entry("jobs", "moved", State.READY, message=draft("x", id="moved").message)])
     filler.unlink()
     store.purge("jobs", State.DONE)
     publish(store, "room again")

@@ -1,15 +1,18 @@
 """Bridges on both kinds of topics: at least once, and stored once on the queue's side."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from threading import Thread, Timer
 
+import apsw
 import pytest
 
 from pabal.appending import Topic
 from pabal.bridge import to_queue, to_topic
 from pabal.connect import Connection, connect
 from pabal.dead_records import dead_of, waiting
-from pabal.policy import Policy
+from pabal.policy import Policy, RetryPolicy
 from pabal.store import State
 from pabal.topic import NewRecord
 
@@ -24,8 +27,16 @@ def test_a_message_goes_through_a_topic_and_is_itself_again(mq: Connection, topi
     topic.create(3)
     source, target = mq.queue("orders"), mq.queue("copies")
     published = source.publish(
-        {"n": 1}, type="order.placed", sender="shop", group="customer-4", headers={"traceparent": "00-1"}
+        {"n": 1},
+        type="order.placed",
+        sender="shop",
+        group="customer-4",
+        headers={"traceparent": "00-1"},
+        attributes={"tags": ["a", "b"]},
+        priority=7,
+        ttl=3600,
     )
+    sent = source.find(published.id)
     source.publish(b"\x00\xff", group="customer-4")
     assert to_topic(source, topic).run(wait=0.2) == 2
     assert source.counts()[State.DONE] == 2
@@ -35,6 +46,18 @@ def test_a_message_goes_through_a_topic_and_is_itself_again(mq: Connection, topi
     assert (first.id, first.body, first.type, first.sender) == (published.id, {"n": 1}, "order.placed", "shop")
     assert first.group == "customer-4" and first.headers == {"traceparent": "00-1"}
     assert second.body == b"\x00\xff"
+    assert sent is not None and sent.message is not None and sent.message.expires_at
+    assert (first.attributes, first.priority, first.expires_at) == ({"tags": ["a", "b"]}, 7, sent.message.expires_at)
+    assert (second.attributes, second.priority, second.expires_at) == ({}, 0, None)
+
+
+def test_a_header_of_ours_that_a_stranger_got_wrong_sends_the_record_to_the_dlq(mq: Connection, topic: Topic) -> None:
+    topic.create(1)
+    wrong = [{"pabal-priority": "soon"}, {"pabal-attributes": "[1]"}, {"pabal-expires-at": "-5"}]
+    topic.topics.append(topic.name, [NewRecord(b'"body"', headers=headers) for headers in wrong])
+    carrier = to_queue(topic, "bridge", mq.queue("copies"), session=2.0)
+    carrier.run(count=3, wait=20.0)
+    assert carrier.dead == 3 and mq.queue("copies").counts()[State.READY] == 0
 
 
 def test_what_a_crash_carries_twice_is_stored_once(mq: Connection, topic: Topic) -> None:
@@ -61,8 +84,6 @@ def test_a_queue_that_is_full_makes_the_bridge_wait(mq: Connection, topic: Topic
             delivery.ack()
             taken.append(delivery.message.body)
 
-    from threading import Thread
-
     thread = Thread(target=make_room)
     thread.start()
     assert carrier.run(count=2, wait=20.0) == 2
@@ -78,3 +99,23 @@ def test_a_body_that_the_queue_refuses_goes_to_the_dlq(mq: Connection, topic: To
     assert carrier.run(count=3, wait=20.0) == 2 and carrier.dead == 1
     [dead] = waiting(topic, 10)
     assert dead.value == b'"no"' and "control character" in dead_of(dead).reason
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_a_message_waits_while_the_store_of_its_topic_fails(mq: Connection, topic: Topic) -> None:
+    topic.create(1)
+    source, place = mq.queue("orders"), topic.topics.facts()["place"]
+    source.configure(Policy(retry=RetryPolicy(limit=1)))
+    source.publish("patient")
+    with closing(apsw.Connection(place)) as db:
+        db.execute("create trigger down before insert on topic_records begin select 1 from nowhere; end")
+    carrier = to_topic(source, topic)
+    Timer(1.0, mend, [place]).start()
+    assert carrier.run(count=1) == 1
+    assert source.counts()[State.DEAD] == 0 and topic.bounds()[0].next == 1
+
+
+def mend(place: str) -> None:
+    with closing(apsw.Connection(place)) as db:
+        db.set_busy_timeout(5000)
+        db.execute("drop trigger down")

@@ -163,3 +163,21 @@ def test_an_idle_consumer_is_stopped_from_another_thread(topic: Topic) -> None:
     start = time.monotonic()
     assert found.run() == 0
     assert time.monotonic() - start < 15.0
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_a_consumer_whose_wait_is_over_sleeps_through_an_outage(topic: Topic) -> None:
+    topic.create(1)
+    topic.append(1)
+    seen = Seen({1: [Outage("database is down")] * 3})
+    before = time.thread_time()
+    consumer(topic, "workers", seen).run(wait=0.05)
+    assert len(seen.bodies) == 4 and time.thread_time() - before < 0.5
+
+
+def test_a_schema_that_comes_later_counts_for_who_appended_before(topic: Topic) -> None:
+    topic.create(1)
+    topic.append("early")
+    topic.create(1, schema=SCHEMA)
+    with pytest.raises(ValidationFailed):
+        topic.append("late")

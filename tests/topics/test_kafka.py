@@ -6,6 +6,7 @@ import socket
 import string
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,20 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(ExtraMissing, match=r"pabal\[kafka\]"):
         connect_topics("kafka://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("session", [0.0001, 0.05, 7200.0])
+def test_a_session_that_kafka_does_not_have_is_refused_not_waited_for(
+    kafka: KafkaServer, name: str, session: float
+) -> None:
+    with connect_topics(kafka.url) as topics:
+        topics.topic(name).create(1)
+        with pytest.raises(InvalidInput, match="session"):
+            with closing(topics.driver.join(name, "readers", session=session)) as member:
+                member.read(1, 15.0)
+
+
+def test_a_setting_that_the_client_does_not_know_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("no.such.setting=1\n")
+    with pytest.raises(InvalidInput, match=r"no\.such\.setting"):
+        connect_topics(f"kafka://127.0.0.1:1?config={tmp_path / 'config'}")

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from pabal.connect import connect
 from pabal.connect_topics import connect_topics
-from pabal.errors import InvalidUrl, NameTaken, StoreMissing, StoreRefused
+from pabal.errors import InvalidText, InvalidUrl, NameTaken, StoreMissing, StoreRefused
 from pabal.testing import ManualClock
 from pabal.testing.store_place import Child
 from pabal.testing.topic_place import append, commit, numbers, take
@@ -36,6 +37,36 @@ def test_t9_a_partition_is_cut_back_to_its_size(topics: SqliteTopics) -> None:
     assert topics.bounds("log") == [Bounds(15, 25), Bounds(0, 1)]
     assert topics.trim("log") == 0
     assert [record.offset for record in topics.read("log", 0, 0, 100)] == list(range(15, 25))
+
+
+def test_t9_keys_that_are_not_ascii_count_by_their_bytes(topics: SqliteTopics) -> None:
+    topics.create("log", Shape(1, max_bytes=10_000))
+    for _ in range(20):
+        topics.append("log", [NewRecord(b"x", "\N{HANGUL SYLLABLE GA}" * 33) for _ in range(50)])
+        topics.trim("log")
+    first, end = topics.bounds("log")[0]
+    assert (end, end - first) == (1000, 100)
+
+
+def test_t1_records_that_are_stored_are_not_refused_for_what_could_not_be_trimmed(
+    topics: SqliteTopics, clock: ManualClock
+) -> None:
+    topics.create("log", Shape(1, max_age=60.0))
+    append(topics, "log", "old")
+    clock.advance(100)
+    with closing(apsw.Connection(topics.facts()["place"])) as db:
+        db.execute("create trigger held before delete on topic_records begin select 1 from nowhere; end")
+    append(topics, "log", "new")
+    assert topics.bounds("log") == [Bounds(0, 2)]
+
+
+def test_a_key_or_header_that_no_text_can_hold_is_refused(topics: SqliteTopics) -> None:
+    topics.create("log", Shape(1))
+    for more in ({"key": "\ud800"}, {"headers": {"a": "\ud800"}}, {"headers": {"\udcff": "a"}}):
+        with pytest.raises(InvalidText, match="key or header"):
+            topics.append("log", [NewRecord(b"x", **more)])
+    topics.append("log", [NewRecord(b"x", key="\udcff", headers={"a": "\udcff"})])  # bytes that others wrote
+    assert topics.bounds("log") == [Bounds(0, 1)]
 
 
 def test_t9_records_go_when_their_time_is_over_and_not_before(topics: SqliteTopics, clock: ManualClock) -> None:
@@ -131,6 +162,15 @@ def test_t5_members_of_another_boot_are_gone(topics: SqliteTopics, clock: Manual
     assert numbers(take(fresh, 2)) == [1, 2]
     fresh.close()
     dead.close()
+
+
+def test_who_is_past_its_session_is_not_told_as_an_owner(topics: SqliteTopics, clock: ManualClock) -> None:
+    topics.create("log", Shape(1))
+    with closing(topics.join("log", "g", session=1000.0)) as silent:
+        silent.read(1)
+        assert topics.groups("log")["g"][0].owner == silent.name
+        clock.advance(1001)
+        assert topics.groups("log")["g"][0].owner == ""
 
 
 def test_topics_and_queues_share_a_file(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def to_topic_command(queue: str, name: str, wait: float, count: int | None) -> N
     """Append each message of QUEUE to topic NAME, then ack it.
 
     At least once: after a crash a record may stand twice, with the same pabal-id header. The group of a message is the
-    key of its record.
+    key of its record. A failing store of the topic makes it wait.
 
     \b
     Examples:

@@ -10,8 +10,8 @@ import click
 from pabal.cli.exits import Exit
 from pabal.cli.session import json_option, known
 from pabal.cli.text import json_text
+from pabal.cli.values import patience
 from pabal.connect import connect
-from pabal.errors import InvalidInput
 from pabal.moving import Moved
 from pabal.moving import move as carry
 
@@ -19,9 +19,7 @@ from pabal.moving import move as carry
 @click.command("move")
 @click.option("--from", "source", metavar="URL", required=True, help="The store that the messages are in.")
 @click.option("--to", "target", metavar="URL", required=True, help="The store that they shall be in.")
-@click.option(
-    "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=0.0, help="Wait for what consumers still hold."
-)
+@click.option("--wait", metavar="TIME", type=patience, default="0", help="Wait so long for what consumers still hold.")
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
 @json_option
 def move(source: str, target: str, wait: float, queues: tuple[str, ...], as_json: bool) -> None:
@@ -38,8 +36,6 @@ def move(source: str, target: str, wait: float, queues: tuple[str, ...], as_json
 
     --json: queue, ready, delayed, dead, done, left.
     """
-    if source == target:
-        raise InvalidInput("--from and --to name the same store")
     left = 0
     with connect(source, create=False) as old, connect(target) as new:
         for name in queues or old.queues():

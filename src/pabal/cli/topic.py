@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import IO
 
 import click
@@ -193,11 +194,12 @@ def read(name: str, group: str, count: int, wait: float | None, session: float, 
 
 
 def _show(member: Member, limit: float, wait: float, as_json: bool) -> int:
-    shown, waited = 0, 0.0
-    while shown < limit and waited <= wait:
-        pause = min(_SLICE, wait)
-        records = member.read(int(min(_BATCH, limit - shown)), pause)
-        waited = 0.0 if records else waited + max(pause, 0.001)
+    shown, rest, since = 0, wait, time.monotonic()
+    while shown < limit and rest >= 0:
+        records = member.read(int(min(_BATCH, limit - shown)), min(_SLICE, rest))
+        if records:
+            since = time.monotonic()
+        rest = wait - (time.monotonic() - since)
         for record in records:
             click.echo(json_text(record_document(record)) if as_json else record_line(record))
         sys.stdout.flush()

@@ -151,6 +151,8 @@ class RecordTests(TopicPlace):
         assert topics.offsets_at(topic, between) == [2, 0]
         assert topics.offsets_at(topic, between - 3600) == [0, 0]
         assert topics.offsets_at(topic, between + 3600) == [3, 0]
+        for early in (-0.001, -0.002, -1e9):  # before 1970
+            assert topics.offsets_at(topic, early) == [0, 0]
 
     def test_a_topic_is_made_once_and_keeps_its_partitions(self, topics: Topics, topic: str) -> None:
         assert topics.create(topic, Shape(3, 3600.0, 1 << 20)) is True

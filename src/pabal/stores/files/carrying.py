@@ -2,6 +2,8 @@
 
 A message goes the way of a published one, `tmp` first, with the name that its state has. The tag of its records tells
 that it is carried: nobody but who carries it again finishes what a crash left, since only that one knows its state.
+
+Only a message of the same id keeps one out. A dedup key that another has stays with that other.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pabal.message import Message
 from pabal.names import check_id, check_name
 from pabal.store import Draft, Entry, State, Terms
 from pabal.stores.files import dedup
+from pabal.stores.files.locks import FileLock
 from pabal.stores.files.names import ID_PLACE, ceiled, native_base
 from pabal.stores.files.parcels import Parcel
 from pabal.stores.files.publishing import GENERATED, send
@@ -34,7 +37,8 @@ class Carried(Parcel):
     def __init__(self, root: Root, queue: str, entry: Entry, window: float) -> None:
         self.entry = entry
         ended = entry.state in (State.DONE, State.DEAD)
-        self.ending = f"~s{root.now():x}.{_TOKEN}" if ended else ""
+        retried = f"~k{_TOKEN}" if entry.attempt or entry.failure else ""  # whoever leases it looks for the reason
+        self.ending = f"~s{root.now():x}.{_TOKEN}" if ended else retried
         message = entry.message or Message(id=check_id(entry.id), body=None)
         draft = Draft(queue, message, given_id=not GENERATED(entry.id), terms=Terms(dedup_window=window))
         super().__init__(root, draft, root.codec.encode(message, queue=queue), root.clock.now())
@@ -44,9 +48,10 @@ class Carried(Parcel):
 
     def name(self, root: Root, stamp: int) -> str:
         entry, message = self.entry, self.draft.message
-        place = 0 if self.ending else stamp  # who has left a group has no place in its order
+        ended = entry.state in (State.DONE, State.DEAD)
+        place = 0 if ended else stamp  # who has left a group has no place in its order
         base = native_base(message, entry.id, ceiled(entry.due_at), stamp=place, crc=self.crc, own=True)
-        moving = f"~a{entry.attempt}{self.ending}" if entry.attempt or self.ending else ""
+        moving = f"~a{entry.attempt}{self.ending}" if self.ending else ""
         return f"{base}{moving}{root.names.extension}"
 
     def write_reason(self, root: Root) -> None:
@@ -68,17 +73,27 @@ def carry(root: Root, queue: str, entries: Sequence[Entry], window: float) -> li
         raise StoreRefused("only a spool with native names takes in messages from another store")
     check_name(queue)
     parcels = [Carried(root, queue, entry, window) for entry in entries]
-    here = _ids_in(parcels[0].spool) if parcels else set()
+    if not parcels:
+        return []
+    alone = FileLock(f"{parcels[0].spool.private}/.carrying")  # two that carry the same would both find it missing
+    try:
+        with alone:
+            return _carry(root, parcels)
+    finally:
+        alone.close()
+
+
+def _carry(root: Root, parcels: Sequence[Carried]) -> list[str]:
+    spool = parcels[0].spool
+    here = _ids_in(spool)
     fresh = [parcel for parcel in parcels if parcel.id not in here]
+    _make_way(root, fresh)
     for parcel in fresh:
-        _clear(parcel.spool, parcel.records)
         parcel.write_reason(root)
     if fresh:
         send(root, fresh)
-    if parcels:
-        # Also for those that were there: who carried them may have died before the flush.
-        spool = parcels[0].spool
-        spool.sync([*(spool.dirs[parcel.state] for parcel in parcels), spool.why])
+    # Also for those that were there: who carried them may have died before the flush.
+    spool.sync([*(spool.dirs[parcel.state] for parcel in parcels), spool.why])
     return [parcel.id for parcel in fresh if parcel.first is None]
 
 
@@ -89,14 +104,21 @@ def _ids_in(spool: Spool) -> set[str]:
     return {name[ID_PLACE:].partition("~")[0] for name in names if not name.endswith(".why")}
 
 
-def _clear(spool: Spool, records: list[tuple[str, int]]) -> None:
+def _make_way(root: Root, parcels: Sequence[Carried]) -> None:
+    """Remove what earlier messages of these ids have left, and ask for no key that another has."""
+    keys: set[str] = set()
+    for parcel in parcels:
+        with parcel.spool:
+            _clear(parcel.spool, dedup.forget(parcel.records, parcel.id))
+            free = dedup.free_of(parcel.records, root.now())
+        parcel.records = [record for record in free if record[0] not in keys]
+        keys.update(path for path, _ in parcel.records)
+
+
+def _clear(spool: Spool, tags: set[str]) -> None:
     """Remove what somebody left who died while carrying the same message."""
-    first = dedup.first_of(records, 0)
-    if first is None or not first.tag.startswith(dedup.CARRIED):
-        return
-    with spool:
-        dedup.release(dedup.own_of(records, first.tag))
-        for name in os.listdir(spool.tmp):
-            if name.startswith(f"{first.tag}~"):
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{spool.tmp}/{name}")
+    carried = tuple(f"{tag}~" for tag in tags if tag.startswith(dedup.CARRIED))
+    for name in os.listdir(spool.tmp) if carried else ():
+        if name.startswith(carried):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{spool.tmp}/{name}")

@@ -99,6 +99,26 @@ def own_of(records: list[tuple[str, int]], tag: str) -> list[str]:
     return [path for path, _ in records if (found := _read(path, 0)) is not None and found.tag == tag]
 
 
+def forget(records: list[tuple[str, int]], id: str) -> set[str]:
+    """Remove the records that an earlier message of this id has left, if none is on its way; return their tags.
+
+    With the lock held.
+    """
+    own = [path for path, _ in records if (found := _read(path, 0)) is not None and found.id == id]
+    tags = {found.tag for path in own if (found := _read(path, 0)) is not None}
+    if any(os.path.basename(path)[0] == _BY_ID and os.path.lexists(path) for path in own) and not all(
+        tag.startswith(CARRIED) for tag in tags
+    ):
+        return set()  # it was published here, and is not seen yet
+    release([*own, *(_gone(path) for path in own)])
+    return tags
+
+
+def free_of(records: list[tuple[str, int]], now: int) -> list[tuple[str, int]]:
+    """Return the records that nobody has, and those for ids."""
+    return [record for record in records if record not in keys_of(records) or _read(record[0], now) is None]
+
+
 def release(paths: list[str]) -> None:
     """Remove records."""
     for path in paths:
@@ -127,10 +147,15 @@ def _path(spool: Spool, kind: str, key: str) -> str:
 
 
 def _read(path: str, now: int) -> First | None:
-    folder, kind = os.path.split(path)[0], os.path.basename(path)[0]
+    kind = os.path.basename(path)[0]
     try:
         expires, id, tag, *stem = os.readlink(path).split("~")
         ends = int(expires, 16)
     except (OSError, ValueError):  # none, or one that somebody else made
-        return _read(f"{folder}/{_GONE}{os.path.basename(path)[1:]}", now) if kind == _BY_ID else None
+        return _read(_gone(path), now) if kind == _BY_ID else None
     return First(id, tag, *stem[:1]) if kind == _BY_ID or ends > now else None
+
+
+def _gone(path: str) -> str:
+    folder, name = os.path.split(path)
+    return f"{folder}/{_GONE}{name[1:]}"

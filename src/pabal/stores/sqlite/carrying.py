@@ -62,6 +62,7 @@ class Carrying:
         window: float,
         tx: Transaction,
     ) -> set[str]:
+        self._db.room.require(tx.connection)
         number = queue_id(tx, self._queues.known, queue)
         if self._bodies.apart:
             self._bodies.confirm(place for place, _ in places.values())

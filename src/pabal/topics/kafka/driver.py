@@ -44,7 +44,8 @@ class KafkaTopics:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._admin = AdminClient(settings.common())
+        with translated("setting up the client", settings.servers):
+            self._admin = AdminClient(settings.common())
         self._producing = Producing(settings)
         self._looking = Looking(settings)
         self._partitions: dict[str, int] = {}

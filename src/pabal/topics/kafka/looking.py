@@ -47,7 +47,8 @@ class Looking:
 
     def offsets_at(self, topic: str, partitions: int, at: float) -> list[int]:
         """Ask for the first offset from an instant on, -1 where there is none."""
-        wanted = [TopicPartition(topic, number, round(at * 1000)) for number in range(partitions)]
+        # Before 1970 nothing was appended, and Kafka takes negative instants for other questions.
+        wanted = [TopicPartition(topic, number, max(0, round(at * 1000))) for number in range(partitions)]
         with self._lock, translated(f"looking at {topic}", self._settings.servers):
             return [found.offset for found in self._current().offsets_for_times(wanted, self._settings.timeout)]
 

@@ -18,6 +18,12 @@ from pabal.topics.kafka.translating import PASSING, error_of, kafka_error, recor
 
 _SLICE = 0.2  # seconds between looks at `wake`
 _PAUSE = 0.2  # seconds before a commit that the coordinator could not take is repeated
+_LASTING = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.INVALID_SESSION_TIMEOUT,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
 
 
 class Committed(NamedTuple):
@@ -43,14 +49,13 @@ class KafkaMember:
         self._committed: dict[int, Committed] = {}  # as far as known: the coordinator would move it back
         self._notes: dict[int, str] = {}  # as they stood when the partitions were taken over
         session_ms = int(session * 1000)
-        self._consumer = Consumer(
-            settings.consumer(group)
-            | {
-                "session.timeout.ms": session_ms,
-                "heartbeat.interval.ms": max(100, min(3000, session_ms // 3)),
-                "max.poll.interval.ms": max(session_ms, int(patience * 1000)),
-            }
-        )
+        terms = {
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": max(100, min(3000, session_ms // 3)),
+            "max.poll.interval.ms": max(session_ms, int(patience * 1000)),
+        }
+        with translated(f"joining {group}", self._servers):
+            self._consumer = Consumer(settings.consumer(group) | terms)
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
 
     @property
@@ -165,8 +170,8 @@ class KafkaMember:
         return kept
 
     def _complain(self, error: KafkaError) -> None:
-        # The client goes on by itself after all but fatal errors; a topic that is gone will not come by waiting.
-        if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        # The client goes on by itself after all but fatal errors; what is gone or refused will not come by waiting.
+        if error.fatal() or error.code() in _LASTING:
             raise error_of(error, f"reading {self._topic}", self._servers)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

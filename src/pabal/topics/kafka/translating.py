@@ -21,6 +21,13 @@ _FENCED = {
 }
 _UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _BUSY = {KafkaError.NON_EMPTY_GROUP, KafkaError.UNKNOWN_MEMBER_ID}
+_INVALID = {
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.INVALID_SESSION_TIMEOUT,
+    KafkaError._INVALID_ARG,
+}
 PASSING = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
@@ -54,8 +61,8 @@ def error_of(error: KafkaError, doing: str, servers: str) -> PabalError:
         return TooLarge(f"{text} while {doing}: the server takes less than that; raise its max.message.bytes")
     if code in _FENCED:
         return Fenced(f"{text} while {doing}: another member has the partition; nothing was committed, read on")
-    if code in (KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.INVALID_PARTITIONS, KafkaError.POLICY_VIOLATION):
-        return InvalidInput(f"{text} while {doing}")
+    if code in _INVALID:
+        return InvalidInput(f"{text.strip()} while {doing}")
     if code in PASSING:
         return StoreFailed(f"Kafka at {servers} does not answer while {doing} ({text}): see that it runs, then repeat")
     return StoreFailed(f"{text} while {doing} on Kafka at {servers}")

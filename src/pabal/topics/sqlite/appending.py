@@ -43,7 +43,7 @@ class Sheaf:
             crc = crc32(value, start)
             self._places.append((number, len(bundle.rows)))
             bundle.rows.append((stored_key, value, told, crc if told is None else crc32(told, crc)))
-            bundle.size += len(value) + len(key) + len(told or b"")
+            bundle.size += len(value) + len(stored_key or b"") + len(told or b"")
 
     def append(self, tx: Transaction, now: float) -> list[Position]:
         """Number and insert the rows; return where each record stands, in the order they came."""

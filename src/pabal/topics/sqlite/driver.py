@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 
 from pabal import jsontext
 from pabal.clock import Clock, SystemClock
-from pabal.errors import NameTaken, TopicUnknown, Uncertain
+from pabal.errors import NameTaken, StoreError, TopicUnknown, Uncertain
 from pabal.ids import new_token
 from pabal.names import check_name
 from pabal.sql.connection import Connection, table_names
@@ -41,6 +42,8 @@ from pabal.topics.sqlite import groups, retention
 from pabal.topics.sqlite.appending import Sheaf
 from pabal.topics.sqlite.member import Place, SqliteMember
 from pabal.topics.sqlite.rows import Known, bounds_of, first_from, page
+
+log = logging.getLogger("pabal")
 
 TRIM_SECONDS = 10.0  # how often who appends looks whether retention has something to remove
 
@@ -156,7 +159,10 @@ class SqliteTopics:
         now = self._clock.boot()
         if now - self._trimmed.get(topic.name, float("-inf")) >= TRIM_SECONDS:
             self._trimmed[topic.name] = now
-            self.trim(topic.name)
+            try:
+                self.trim(topic.name)
+            except StoreError as exc:  # the records are safe: who were told otherwise would append them again
+                log.warning("%s could not be trimmed: %s", topic.name, exc)
 
     # Groups
 
@@ -173,7 +179,7 @@ class SqliteTopics:
     def groups(self, topic: str) -> dict[str, list[Share]]:
         """Return every group with its shares."""
         known = self._find(topic)
-        return self._db.read(lambda db: groups.shares(db, known))
+        return self._db.read(lambda db: groups.shares(db, known, self._clock))
 
     def reset(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Let the group go on from these offsets."""

@@ -140,14 +140,15 @@ def generation(db: Connection, group: Group) -> int:
     return found
 
 
-def shares(db: Connection, topic: Known) -> dict[str, list[Share]]:
-    """Return every group of a topic with its partitions."""
+def shares(db: Connection, topic: Known, clock: Clock) -> dict[str, list[Share]]:
+    """Return every group of a topic with its partitions; who is past its session is no owner, whoever finds out."""
     found: dict[str, list[Share]] = {}
     for name, partition, committed, first, end, owner in db.execute(
         "select g.name, s.partition, s.committed, p.first_offset, p.next_offset, m.name from topic_groups g"
         " join topic_shares s on s.grp = g.id join topic_partitions p on p.id = s.partition"
-        " left join topic_members m on m.id = s.owner where g.topic = ? order by g.name, s.partition",
-        (topic.id,),
+        " left join topic_members m on m.id = s.owner and m.boot = ? and m.deadline > ?"
+        " where g.topic = ? order by g.name, s.partition",
+        (clock.boot_id, clock.boot(), topic.id),
     ):
         lag = end - max(committed, first)
         found.setdefault(name, []).append(Share(partition - topic.base, committed, lag, owner or ""))
