@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,9 +35,12 @@ from pabal.store import (
     Terms,
     Verdict,
 )
+from pabal.stores.postgres import PostgresStore
 from pabal.testing import ManualClock
 from tests.conformance.memory_store import MemoryStore, Place
 from tests.openers import OPENERS, Opener
+from tests.services.postgres import PostgresServer
+from tests.services.postgres_clock import ServerClock
 
 SOAK = os.environ.get("PABAL_SOAK") == "1"
 QUEUES = ("jobs", "next")
@@ -53,12 +57,22 @@ class StoreMachine(RuleBasedStateMachine):
 
     opener: ClassVar[Opener]
 
+    def arrive(self) -> ManualClock:
+        """Make the place of a store, and the clock that it goes by."""
+        self.folder = Path(tempfile.mkdtemp(prefix="pabal-machine-", dir=MEMORY if MEMORY.is_dir() else None))
+        return ManualClock()
+
+    def open(self) -> Store:
+        return self.opener.open(self.folder, self.clock)
+
+    def leave(self) -> None:
+        shutil.rmtree(self.folder)
+
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pabal-machine-", dir=MEMORY if MEMORY.is_dir() else None))
-        self.clock = ManualClock()
+        self.clock = self.arrive()
         self.model = MemoryStore(Place(), clock=self.clock)
-        self.store: Store = self.opener.open(self.folder, self.clock)
+        self.store = self.open()
         self.leases: list[tuple[Lease, Lease]] = []
         self.made = 0
         self.stepped_back = False
@@ -66,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.store.close()
-            shutil.rmtree(self.folder)
+            self.leave()
 
     def draft(self, queue: str, delay: float, priority: int, group: str, key: str, target: str, ttl: float) -> Draft:
         self.made += 1
@@ -178,12 +192,12 @@ class StoreMachine(RuleBasedStateMachine):
     def reboot(self) -> None:
         self.store.close()
         self.clock.reboot()
-        self.store = self.opener.open(self.folder, self.clock)
+        self.store = self.open()
 
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = self.opener.open(self.folder, self.clock)
+        self.store = self.open()
 
     @invariant()
     def both_hold_the_same(self) -> None:
@@ -207,14 +221,41 @@ def survey(store: Store, queue: str) -> dict[str, tuple[str, int]]:
     return found
 
 
+class PostgresMachine(StoreMachine):
+    """The same on PostgreSQL, which has a clock of its own that no reboot of ours touches."""
+
+    server: ClassVar[PostgresServer]
+
+    def arrive(self) -> ManualClock:
+        self.schema = f"machine_{uuid.uuid4().hex[:12]}"
+        self.open().close()
+        return ServerClock(self.server.url, self.schema)
+
+    def open(self) -> Store:
+        return PostgresStore(self.server.url, schema=self.schema, patience=5.0)
+
+    def leave(self) -> None:
+        assert isinstance(self.clock, ServerClock)
+        self.clock.close()
+        self.server.execute(f"drop schema {self.schema} cascade")
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
 def test_a_store_and_the_model_cannot_be_told_apart(opener: Opener) -> None:
-    machine = type("Machine", (StoreMachine,), {"opener": opener})
+    _run(type("Machine", (StoreMachine,), {"opener": opener}), 1000 if SOAK else 60)
+
+
+@pytest.mark.timeout(1200)
+def test_a_store_on_a_server_and_the_model_cannot_be_told_apart(postgres: PostgresServer) -> None:
+    _run(type("Machine", (PostgresMachine,), {"server": postgres}), 200 if SOAK else 15)
+
+
+def _run(machine: type[StoreMachine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=1000 if SOAK else 60,
+            max_examples=examples,
             stateful_step_count=60 if SOAK else 40,
             deadline=None,
             print_blob=True,
