@@ -174,7 +174,7 @@ begin
     select id into found_id from pabal.messages where queue_id = numbers[i] and id = ids[i];
     if not found and keys[i] is not null then
       select id into found_id from pabal.messages
-        where queue_id = numbers[i] and dedup_key = keys[i] and dedup_until > at limit 1;
+        where queue_id = numbers[i] and dedup_key = keys[i] and dedup_until > at order by seq limit 1;
     end if;
     if found_id is not null then
       answers[i] := found_id;
