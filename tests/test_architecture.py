@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parent.parent / "src" / "pabal"
 
 VALUES = {"errors", "names", "clock", "ids", "jsontext", "message", "envelope", "policy", "rules"}
-CONTRACTS = {"store", "codec", "topic"}
+CONTRACTS = {"store", "codec", "topic", "topic_limits"}
 PRIMITIVES = {"durable", "watch"}
 CORE = {
     "judge",

@@ -1,22 +1,26 @@
 """A queue moved from one kind of store to another is the same queue."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pabal.clock import SystemClock
 from pabal.errors import InvalidInput, StoreRefused
+from pabal.mailbox.store import MailboxStore
 from pabal.moving import HEARD_SECONDS, move
 from pabal.passing import PassingStore
 from pabal.queue import Queue
 from pabal.store import Done, Movable, Outcome, Settlement, State, Store, Terms, Transactional
 from pabal.stores.postgres import PostgresStore
+from pabal.testing import ManualClock
 from pabal.testing.store_place import draft
+from tests.mailbox.room import Room
 from tests.moving import FAILED, POLICY, QUEUE, done_ids, fill, order, survey
 from tests.openers import OPENERS
 from tests.services.postgres import PostgresServer
@@ -91,20 +95,44 @@ def test_a_queue_that_is_moved_back_and_away_again_is_the_same_queue(opened: Ope
         assert survey(target) == before and survey(source) == {}
 
 
-@pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("kind", ["sqlite", "files", "hybrid"])
-def test_a_queue_moved_onto_itself_under_another_name_stays_as_it_is(
-    opened: Open, tmp_path: Path, kind: str, paused: bool
-) -> None:
+def test_a_queue_moved_onto_itself_under_another_name_stays_as_it_is(opened: Open, tmp_path: Path, kind: str) -> None:
+    class Untouched(PassingStore):
+        def configure(self, queue: str, settings: Mapping[str, Any]) -> None:
+            raise AssertionError("whoever is killed after this leaves other settings")
+
     source = opened(kind, "old")
     (tmp_path / "alias").symlink_to(tmp_path / "old")
     fill(source)
-    source.configure(QUEUE, {**POLICY, "paused": paused})
-    before = survey(source)
+    before, done = survey(source), done_ids(source)
     with closing(OPENERS[kind].open(tmp_path / "alias", SystemClock())) as same:
         with pytest.raises(InvalidInput, match="the same store"):
+            move(Untouched(source), same, QUEUE)
+    assert survey(source) == before and done_ids(source) == done and source.settings(QUEUE) == POLICY
+
+
+def test_a_queue_in_a_database_moved_onto_itself_stays_as_it_is(postgres: PostgresServer) -> None:
+    with (
+        postgres.schema() as schema,
+        closing(PostgresStore(postgres.url, schema=schema)) as source,
+        closing(PostgresStore(postgres.url, schema=schema)) as same,
+    ):
+        fill(source)
+        before, done = survey(source), done_ids(source)
+        with pytest.raises(InvalidInput, match="the same store"):
             move(source, same, QUEUE)
-    assert survey(source) == before and source.settings(QUEUE) == {**POLICY, "paused": paused}
+        assert survey(source) == before and done_ids(source) == done and source.settings(QUEUE) == POLICY
+
+
+def test_a_queue_moved_from_a_mailbox_to_the_store_behind_it_stays_as_it_is(opened: Open, tmp_path: Path) -> None:
+    store = opened("sqlite", "old")
+    fill(store)
+    before = survey(store)
+    room = Room(tmp_path / "ipc", OPENERS["sqlite"].open(tmp_path / "old", SystemClock())).serve()
+    with closing(room), closing(MailboxStore(room.client(timeout=10.0))) as source:
+        with pytest.raises(InvalidInput, match="the same store"):
+            move(source, store, QUEUE)
+    assert survey(store) == before
 
 
 @pytest.mark.parametrize("new", KINDS)
@@ -200,12 +228,32 @@ def test_a_delayed_message_that_was_damaged_stays_where_it_is(opened: Open, tmp_
 
 
 @pytest.mark.parametrize("new", ["sqlite", "files"])
-def test_a_group_behind_a_delayed_message_is_moved_with_it(opened: Open, new: str) -> None:
-    source, target = opened("sqlite", "old"), opened(new, "new")
-    source.publish([draft(n, id=f"m-{n}", group="g", delay=0.0 if n % 2 else 3600.0) for n in range(6)])
-    moved = move(source, target, QUEUE)
-    assert (moved.ready, moved.delayed, moved.left) == (3, 3, 0)
-    assert target.lease(QUEUE, 10, 60.0) == []  # they still wait for the first
+def test_a_group_behind_a_delayed_message_is_moved_with_it_in_its_order(opened: Open, tmp_path: Path, new: str) -> None:
+    source, clock = opened("sqlite", "old"), ManualClock()
+    ids = [f"m-{n}" for n in range(6)]
+    source.publish([draft(n, id=id, group="g", delay=0.0 if n % 2 else 3600.0) for n, id in enumerate(ids)])
+    (tmp_path / "new").mkdir()
+    with closing(OPENERS[new].open(tmp_path / "new", clock)) as target:
+        moved = move(source, target, QUEUE)
+        assert (moved.ready, moved.delayed, moved.left) == (3, 3, 0)
+        assert target.lease(QUEUE, 10, 60.0) == []  # they still wait for the first
+        clock.advance(3700)
+        assert order(target) == ids
+
+
+def test_a_group_whose_messages_do_not_tell_their_order_is_moved_all_the_same(opened: Open) -> None:
+    source, target = opened("sqlite", "old"), opened("sqlite", "new")
+    source.publish([draft(n, id=f"m-{9 - n}", group="g", delay=0.0 if n % 2 else 3600.0) for n in range(6)])
+    assert move(source, target, QUEUE).left == 0 and len(survey(target)) == 6
+
+
+def test_what_follows_in_its_group_on_what_a_consumer_holds_stays_with_it(opened: Open) -> None:
+    source, target = opened("sqlite", "old"), opened("sqlite", "new")
+    source.publish([draft(n, id=f"m-{n}", group="g", delay=n * 3600.0) for n in range(3)])
+    [held] = source.lease(QUEUE, 10, 60.0)
+    assert move(source, target, QUEUE).left == 3 and survey(target) == {}
+    source.settle([Settlement(held.receipt, Done())])
+    assert move(source, target, QUEUE).left == 0 and set(survey(target)) == {"m-1", "m-2"}
 
 
 def test_messages_that_several_carry_at_once_are_there_once(opened: Open, tmp_path: Path) -> None:
@@ -218,6 +266,18 @@ def test_messages_that_several_carry_at_once_are_there_once(opened: Open, tmp_pa
         taken = [*pool.map(lambda store: store.carry(QUEUE, entries), stores)]
     assert sorted(sum(taken, [])) == sorted(entry.id for entry in entries)
     assert len(survey(first)) == 100
+
+
+def test_a_message_whose_dedup_key_is_the_id_of_another_lets_nobody_forget_that_one(opened: Open) -> None:
+    source, target = opened("sqlite", "old"), opened("files", "new")
+    assert isinstance(target, Movable)
+    for known in (draft(1, id="m-1", dedup_key="m-2"), draft(2, id="m-2")):
+        target.publish([known])
+        target.settle([Settlement(lease.receipt, Done()) for lease in target.lease(QUEUE, 1, 60.0)])
+        target.purge(QUEUE, State.DONE)
+    source.publish([draft(1, id="m-1", dedup_key="m-2")])
+    assert target.carry(QUEUE, source.browse(QUEUE, State.READY)) == ["m-1"]
+    assert target.publish([draft("again", id="m-2")])[0].duplicate
 
 
 def test_the_targets_own_settings_stay(opened: Open) -> None:

@@ -1,6 +1,9 @@
 """The public names are exact, sorted and all there."""
 
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import pabal
 
@@ -21,9 +24,6 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_importing_pabal_loads_no_store() -> None:
-    import subprocess
-    import sys
-
     code = "import sys, pabal; print([m for m in sys.modules if m.startswith('pabal.stores') or m == 'apsw'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -42,3 +42,17 @@ def test_the_error_tree_in_the_docstring_is_the_real_one() -> None:
         assert issubclass(error, errors.PabalError)
         if error not in (errors.DecodeError, errors.Refused):  # the one needs its bytes, the other says another's code
             assert error("x").code == error.__name__
+
+
+def test_asserts_of_the_suites_are_explained_whatever_of_them_is_imported_first(tmp_path: Path) -> None:
+    test = tmp_path / "test_imports.py"
+    test.write_text(
+        "from pabal.testing import store_place, topic_place\n"
+        "from pabal.testing import store_suite, topic_suite\n\n"
+        "def test_loaders() -> None:\n"
+        "    for module in (store_place, topic_place, store_suite, topic_suite):\n"
+        "        assert type(module.__loader__).__name__ == 'AssertionRewritingHook', module\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(test)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout

@@ -14,7 +14,8 @@ from pabal import jsontext
 from pabal.errors import InvalidInput, ValidationFailed
 from pabal.jsontext import Json
 from pabal.schema import Check, checker
-from pabal.topic import NO_HEADERS, Bounds, NewRecord, Position, Record, Shape, Share, Topics, check_topic
+from pabal.topic import NO_HEADERS, Bounds, NewRecord, Position, Record, Shape, Share, Topics
+from pabal.topic_limits import check_topic
 
 CONTENT_TYPE = "content-type"
 BYTES = "application/octet-stream"
@@ -43,8 +44,8 @@ class Topic:
             if not made and self.schema is not None:
                 raise InvalidInput(f"topic {self.name} carries another schema: make a topic of the next version")
             self.topics.configure(self.name, {**self.topics.settings(self.name), "schema": dict(schema)})
-            del self.schema
-            self.__dict__.pop("_check", None)
+            for known in ("schema", "_check"):
+                self.__dict__.pop(known, None)
         return made
 
     def retain(self, *, max_age: float | None = None, max_bytes: int | None = None) -> None:

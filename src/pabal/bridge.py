@@ -1,8 +1,8 @@
 """Bridges between queues and topics: each message or record is carried over at least once, then settled.
 
-To a topic, a message takes its id, attributes, priority and the like along as headers, and its group as the key, so
-that order is kept. To a queue, topic, partition and offset are the dedup key, and a message that came from a queue is
-itself again: what a crash carries twice is stored once, within the dedup window of the queue.
+To a topic, a message takes its id, attributes, priority and the like along as headers, and its group, or else its
+thread, as the key, so that order is kept. To a queue, topic, partition and offset are the dedup key, and a message that
+came from a queue is itself again: what a crash carries twice is stored once, within the dedup window of the queue.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ log = logging.getLogger("pabal")
 
 _SLICE = 0.2  # seconds between looks whether to stop
 _MARK = "pabal-"
-_WORDS = ("id", "type", "sender", "thread_id", "trace_id", "reply_to")
-_VALUES = ("attributes", "priority", "expires_at")  # as JSON
+_WORDS = ("id", "type", "sender", "target", "group", "thread_id", "trace_id", "reply_to")
+_VALUES = ("version", "attributes", "priority", "expires_at")  # as JSON
+_PLAIN = Message(id="", body=None)  # what it says goes without saying
 
 
 def to_topic(queue: Queue, topic: Topic, *, concurrency: int = 1) -> Worker:
     """Make a worker that appends each message of a queue to a topic and then acks it.
 
-    While the topic's store fails it waits with what it holds: that is no failure of the message.
+    While the topic's store fails it waits with what it holds, and gives it back when stopped: that is no failure of the
+    message.
     """
 
     def carry(delivery: Delivery) -> None:
@@ -49,6 +51,7 @@ def to_topic(queue: Queue, topic: Topic, *, concurrency: int = 1) -> Worker:
                 return
             except StoreError as exc:
                 if carrier.stopping:
+                    delivery.release()
                     raise
                 log.warning("%s waits for %s: %s", delivery.receipt, topic.name, exc)
             _rest(carrier, OUTAGE.delay(outages, random.random()))
@@ -86,19 +89,21 @@ def _carrier(queue: Queue) -> Handler:
 def _draft_of(received: Received, queue: Queue) -> Draft:
     record = received.record
     told = told_of(record)
+    if record.key != told.get("thread_id"):  # the key of who has no group: threads keep their order in topics only
+        told.setdefault("group", record.key)
     expires_at = told.pop("expires_at", None)
     own = {name: text for name, text in record.headers.items() if not name.startswith(_MARK)}
-    draft = queue.draft(received.body, dedup_key=str(record), group=record.key, headers=own, **told)
-    if expires_at is None:
+    draft = queue.draft(received.body, dedup_key=str(record), headers=own, **told)
+    if expires_at is None or draft.queue != queue.name:  # a dead letter in its stead has all the time there is
         return draft
     return replace(draft, message=check_message(replace(draft.message, expires_at=expires_at)))
 
 
 def headers_of(message: Message) -> dict[str, str]:
     """Return a message's own headers and what else it must not lose on its way through a topic."""
-    told = {name: str(getattr(message, name)) for name in _WORDS}
-    told |= {name: jsontext.encode(value).decode() for name in _VALUES if (value := getattr(message, name))}
-    return {**message.headers, **{_header(name): text for name, text in told.items() if text}}
+    told = {name: getattr(message, name) for name in (*_WORDS, *_VALUES)}
+    own = {name: value for name, value in told.items() if value != getattr(_PLAIN, name)}
+    return {**message.headers, **{_header(name): _text_of(name, value) for name, value in own.items()}}
 
 
 def told_of(record: Record) -> dict[str, Any]:
@@ -112,6 +117,10 @@ def told_of(record: Record) -> dict[str, Any]:
     except InvalidName:
         told.pop("id", None)
     return told
+
+
+def _text_of(name: str, value: Any) -> str:
+    return jsontext.encode(value).decode() if name in _VALUES else str(value)
 
 
 def _header(name: str) -> str:

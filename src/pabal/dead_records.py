@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pabal.appending import Topic
 from pabal.errors import InvalidInput, TooLarge, TopicUnknown
 from pabal.store import FailureCode
-from pabal.topic import Member, NewRecord, Record, Shape
+from pabal.topic import Bounds, Member, NewRecord, Record, Shape
 
 SUFFIX = ".dlq"
 REPLAY_FOR = "pabal-replay-for"
@@ -47,14 +47,19 @@ def bury(topic: Topic, record: Record, dead: Dead) -> None:
         "offset": str(record.offset),
         "group": dead.group,
         "code": str(dead.code),
-        "reason": dead.reason[:_REASON],
+        "reason": _storable(dead.reason),
         "attempts": str(dead.attempts),
     }
     marks = {f"{_MARK}{name}": text for name, text in told.items()}
     try:
         _append(topic, NewRecord(record.value, record.key, {**_own(record.headers), **marks}, record.partition))
     except TooLarge as exc:  # others may write what we may not: it stays where it stands, and that is told
-        _append(topic, NewRecord(b"", headers={**marks, _LEFT: str(exc)[:_REASON]}, partition=record.partition))
+        _append(topic, NewRecord(b"", headers={**marks, _LEFT: _storable(str(exc))}, partition=record.partition))
+
+
+def _storable(reason: str) -> str:
+    """Return what an exception says as text that every driver takes: else its record would be in the way for ever."""
+    return reason[:_REASON].encode("utf-8", "replace").decode()
 
 
 def _append(topic: Topic, buried: NewRecord) -> None:
@@ -83,17 +88,11 @@ def dead_of(record: Record) -> Dead:
 
 
 def waiting(topic: Topic, limit: int) -> list[Record]:
-    """Return the dead records of a topic that were not replayed yet, the oldest of each partition first."""
+    """Return the dead records of a topic that no replay has come to yet, the oldest of each partition first."""
     place = dlq_of(topic)
-    try:
-        bounds = place.bounds()
-    except TopicUnknown:
-        return []
-    replayed = {share.partition: share.committed for share in place.groups().get(REPLAY_GROUP, [])}
     found: list[Record] = []
-    for number in range(len(bounds)):
-        start = max(bounds[number].first, replayed.get(number, 0))
-        if start < bounds[number].next and len(found) < limit:
+    for number, (start, _) in _not_replayed(place).items():
+        if len(found) < limit:
             found += place.read(number, start, limit - len(found))
     return found
 
@@ -101,16 +100,10 @@ def waiting(topic: Topic, limit: int) -> list[Record]:
 def replay(topic: Topic, limit: int | None = None) -> int:
     """Append the dead records that are there now to their topic again; return how many. Safe to repeat when killed.
 
-    Those that are not whole stay where they are: damaged on disk, or too large to be in the dlq.
+    Those that are not whole are passed over: damaged on disk, or too large to be in the dlq.
     """
     place = dlq_of(topic)
-    try:
-        ends = [bounds.next for bounds in place.bounds()]
-    except TopicUnknown:
-        return 0
-    replayed = {share.partition: share.committed for share in place.groups().get(REPLAY_GROUP, [])}
-    firsts = [bounds.first for bounds in place.bounds()]
-    left = {n: end for n, end in enumerate(ends) if max(replayed.get(n, 0), firsts[n]) < end}
+    left = {number: end for number, (_, end) in _not_replayed(place).items()}
     if not left:
         return 0
     member = place.topics.join(place.name, REPLAY_GROUP)
@@ -118,6 +111,17 @@ def replay(topic: Topic, limit: int | None = None) -> int:
         return _replay(topic, member, left, float("inf") if limit is None else limit)
     finally:
         member.close()
+
+
+def _not_replayed(place: Topic) -> dict[int, Bounds]:
+    """Return what is left to replay in each partition that has something."""
+    try:
+        bounds = place.bounds()
+    except TopicUnknown:
+        return {}
+    replayed = {share.partition: share.committed for share in place.groups().get(REPLAY_GROUP, [])}
+    left = {n: Bounds(max(first, replayed.get(n, 0)), end) for n, (first, end) in enumerate(bounds)}
+    return {number: bounds for number, bounds in left.items() if bounds.first < bounds.next}
 
 
 def _replay(topic: Topic, member: Member, left: dict[int, int], limit: float) -> int:

@@ -93,6 +93,15 @@ def test_dead_records_are_listed_and_replayed(pabal: Pabal, url: str, name: str)
     assert read.documents[0]["offset"] == 1
 
 
+def test_who_does_not_wait_reads_all_that_is_there(pabal: Pabal, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 't.db'}"
+    with connect_topics(url) as topics:
+        topics.topic("events").create(1)
+        topics.topic("events").append_many(range(1200))
+    read = pabal("topic", "read", "events", "--group", "g", "--count", "0", "--wait", "0", "--json", "--topics", url)
+    assert len(read.documents) == 1200
+
+
 def test_what_is_not_there_is_named(pabal: Pabal, tmp_path: Path) -> None:
     here = ("--topics", f"sqlite:{tmp_path / 't.db'}")
     ran = pabal("topic", "read", "events", "--group", "g", *here)

@@ -46,7 +46,10 @@ def cut_and_judge(store: str, disk: Disk, folder: Path, *, seed: int, fault: str
     forget_answers(histories, began)
     disk.unmount()
     disk.mount()
-    return judge(store, histories, place)
+    report = judge(store, histories, place)
+    if not report.harm:
+        shutil.rmtree(place)  # the disk has room for twenty
+    return report
 
 
 def forget_answers(histories: Path, began: float) -> None:

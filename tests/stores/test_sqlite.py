@@ -46,7 +46,7 @@ _PLANS: list[tuple[str, str, int]] = [
     (moves._EXPIRED, "messages_expiring (queue_id=? AND expires_at<?)", 3),
     (groups._HEAD, "messages_group (queue_id=? AND grp=?)", 2),
     (inserting._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
-    (inserting._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=?)", 3),
+    (inserting._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=? AND dedup_until>?)", 3),
     (moves._LEASE, "INTEGER PRIMARY KEY (rowid=?)", 3),
     (moves._PROMOTE, "INTEGER PRIMARY KEY (rowid=?)", 2),
     (moves._EXTEND, "messages_id (queue_id=? AND id=?)", 4),

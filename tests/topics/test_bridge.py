@@ -12,7 +12,8 @@ from pabal.appending import Topic
 from pabal.bridge import to_queue, to_topic
 from pabal.connect import Connection, connect
 from pabal.dead_records import dead_of, waiting
-from pabal.policy import Policy, RetryPolicy
+from pabal.policy import DeadLetterPolicy, Policy, RetryPolicy
+from pabal.queue import Queue
 from pabal.store import State
 from pabal.topic import NewRecord
 
@@ -35,6 +36,7 @@ def test_a_message_goes_through_a_topic_and_is_itself_again(mq: Connection, topi
         attributes={"tags": ["a", "b"]},
         priority=7,
         ttl=3600,
+        version=2,
     )
     sent = source.find(published.id)
     source.publish(b"\x00\xff", group="customer-4")
@@ -48,6 +50,7 @@ def test_a_message_goes_through_a_topic_and_is_itself_again(mq: Connection, topi
     assert second.body == b"\x00\xff"
     assert sent is not None and sent.message is not None and sent.message.expires_at
     assert (first.attributes, first.priority, first.expires_at) == ({"tags": ["a", "b"]}, 7, sent.message.expires_at)
+    assert (first.version, second.version) == (2, 1)
     assert (second.attributes, second.priority, second.expires_at) == ({}, 0, None)
 
 
@@ -58,6 +61,52 @@ def test_a_header_of_ours_that_a_stranger_got_wrong_sends_the_record_to_the_dlq(
     carrier = to_queue(topic, "bridge", mq.queue("copies"), session=2.0)
     carrier.run(count=3, wait=20.0)
     assert carrier.dead == 3 and mq.queue("copies").counts()[State.READY] == 0
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("group", "thread"), [("", "t-1"), ("t-1", "t-1"), ("g", "t-1"), ("g", ""), ("", "")])
+def test_a_message_is_of_the_group_that_it_had_and_of_no_other(
+    mq: Connection, topic: Topic, group: str, thread: str
+) -> None:
+    topic.create(1)
+    mq.queue("orders").publish(1, group=group, thread_id=thread)
+    to_topic(mq.queue("orders"), topic).run(wait=0.1)
+    to_queue(topic, "bridge", mq.queue("copies")).run(wait=0.1)
+    [lease] = mq.queue("copies").lease()
+    assert (lease.message.group, lease.message.thread_id) == (group, thread)
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_a_record_of_anybody_is_of_the_group_of_its_key(mq: Connection, topic: Topic) -> None:
+    topic.create(1)
+    topic.append(1, key="customer-4")
+    to_queue(topic, "bridge", mq.queue("copies")).run(wait=0.1)
+    assert mq.queue("copies").lease()[0].message.group == "customer-4"
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_a_message_for_one_consumer_is_still_for_that_one(mq: Connection, topic: Topic) -> None:
+    topic.create(1)
+    topic.append("hers", headers={"pabal-target": "ann"})
+    to_queue(topic, "bridge", mq.queue("copies")).run(wait=0.1)
+    assert mq.queue("copies").lease() == []
+    [entry] = mq.queue("copies").browse(State.READY)
+    assert entry.message is not None and entry.message.target == "ann"
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_the_dead_letter_of_a_body_that_does_not_fit_stays_though_the_message_would_expire(
+    mq: Connection, topic: Topic
+) -> None:
+    topic.create(1)
+    strict = Policy(
+        body_schema={"type": "string"}, on_invalid="dead-letter", dead_letters=DeadLetterPolicy(queue="unfit")
+    )
+    mq.queue("copies").configure(strict)
+    topic.append(1, headers={"pabal-expires-at": "2000000000.0"})
+    to_queue(topic, "bridge", mq.queue("copies")).run(wait=0.1)
+    [letter] = mq.queue("unfit").browse(State.READY)
+    assert letter.message is not None and letter.message.expires_at is None
 
 
 def test_what_a_crash_carries_twice_is_stored_once(mq: Connection, topic: Topic) -> None:
@@ -104,18 +153,40 @@ def test_a_body_that_the_queue_refuses_goes_to_the_dlq(mq: Connection, topic: To
 @pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
 def test_a_message_waits_while_the_store_of_its_topic_fails(mq: Connection, topic: Topic) -> None:
     topic.create(1)
-    source, place = mq.queue("orders"), topic.topics.facts()["place"]
-    source.configure(Policy(retry=RetryPolicy(limit=1)))
-    source.publish("patient")
-    with closing(apsw.Connection(place)) as db:
-        db.execute("create trigger down before insert on topic_records begin select 1 from nowhere; end")
-    carrier = to_topic(source, topic)
-    Timer(1.0, mend, [place]).start()
-    assert carrier.run(count=1) == 1
+    source = patient(mq)
+    break_down(topic)
+    Timer(1.0, mend, [topic]).start()
+    assert to_topic(source, topic).run(count=1) == 1
     assert source.counts()[State.DEAD] == 0 and topic.bounds()[0].next == 1
 
 
-def mend(place: str) -> None:
-    with closing(apsw.Connection(place)) as db:
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_a_bridge_that_is_stopped_while_the_store_of_its_topic_fails_gives_its_message_back(
+    mq: Connection, topic: Topic
+) -> None:
+    topic.create(1)
+    source = patient(mq)
+    break_down(topic)
+    carrier = to_topic(source, topic)
+    Timer(0.5, carrier.stop).start()
+    assert carrier.run(count=1) == 0
+    assert source.counts()[State.READY] == 1 and source.counts()[State.DEAD] == 0
+
+
+def patient(mq: Connection) -> Queue:
+    """Return a queue with a message that may fail once."""
+    queue = mq.queue("orders")
+    queue.configure(Policy(retry=RetryPolicy(limit=1)))
+    queue.publish("patient")
+    return queue
+
+
+def break_down(topic: Topic) -> None:
+    with closing(apsw.Connection(topic.topics.facts()["place"])) as db:
+        db.execute("create trigger down before insert on topic_records begin select 1 from nowhere; end")
+
+
+def mend(topic: Topic) -> None:
+    with closing(apsw.Connection(topic.topics.facts()["place"])) as db:
         db.set_busy_timeout(5000)
         db.execute("drop trigger down")

@@ -1,6 +1,7 @@
 """Dead records in places that somebody else made, or that nobody can vouch for."""
 
 from contextlib import closing
+from threading import Timer
 
 import apsw
 import pytest
@@ -48,7 +49,7 @@ def test_a_record_that_is_too_large_for_the_dlq_blocks_nothing_and_is_told_of(
 ) -> None:
     topic.create(1)
     topic.append_many(["x" * 100, "small"])
-    monkeypatch.setattr("pabal.topic.MAX_VALUE", 50)  # as if another client had written it
+    monkeypatch.setattr("pabal.topic_limits.MAX_VALUE", 50)  # as if another client had written it
     done = consumer(topic, "workers", refuse, retry=ONCE, session=2.0)
     done.run(count=2, wait=20.0)
     assert done.dead == 2
@@ -56,6 +57,21 @@ def test_a_record_that_is_too_large_for_the_dlq_blocks_nothing_and_is_told_of(
     assert (large.value, small.value) == (b"", b'"small"')
     assert large.headers["pabal-dlq-offset"] == "0" and "at most 50 bytes" in large.headers["pabal-dlq-left"]
     assert replay(topic) == 1
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_a_reason_that_no_text_can_hold_is_kept_as_far_as_it_goes_and_blocks_nothing(topic: Topic) -> None:
+    def complain(received: Received) -> None:
+        raise ValueError("found \ud800")
+
+    topic.create(1)
+    topic.append(1)
+    done = consumer(topic, "workers", complain, retry=ONCE)
+    alarm = Timer(5.0, done.stop)  # else it would wait for ever
+    alarm.start()
+    done.run(count=1)
+    alarm.cancel()
+    assert done.dead == 1 and dead_of(waiting(topic, 1)[0]).reason == "ValueError: found ?"
 
 
 @pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)

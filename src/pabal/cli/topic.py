@@ -197,9 +197,9 @@ def _show(member: Member, limit: float, wait: float, as_json: bool) -> int:
     shown, rest, since = 0, wait, time.monotonic()
     while shown < limit and rest >= 0:
         records = member.read(int(min(_BATCH, limit - shown)), min(_SLICE, rest))
-        if records:
-            since = time.monotonic()
-        rest = wait - (time.monotonic() - since)
+        now = time.monotonic()
+        since = now if records else since
+        rest = wait - (now - since)
         for record in records:
             click.echo(json_text(record_document(record)) if as_json else record_line(record))
         sys.stdout.flush()

@@ -13,7 +13,7 @@ from pabal.cli.anywhere import F, option_anywhere
 from pabal.cli.session import DEFAULT_URL
 from pabal.connect_topics import TopicConnection, connect_topics
 from pabal.errors import PabalError, TopicUnknown
-from pabal.topic import check_topic
+from pabal.topic_limits import check_topic
 
 _TOPICS = "pabal.topics"
 

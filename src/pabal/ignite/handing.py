@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from pabal.delivery import Delivery
 from pabal.errors import InvalidInput
 from pabal.ignite.workspace import Workspace, counted
+from pabal.message import replace
 from pabal.store import Failure, FailureCode, Retry, Settlement
 
 GIVEN_BACK = "GIVEN_BACK"  # in the place of a failure: the attempt that it stands for is not counted
@@ -29,5 +28,5 @@ def hand_over(workspace: Workspace, delivery: Delivery) -> str | None:
 def give_back(workspace: Workspace, delivery: Delivery) -> None:
     """Let a message that nobody has begun, or could finish, be given out again; that it was in hand does not count."""
     before = delivery.failure or Failure(GIVEN_BACK, "the team was stopped", workspace.clock.now())
-    before = msgspec.structs.replace(before, attempt=counted(delivery.attempt, delivery.failure) - 1)
+    before = replace(before, attempt=counted(delivery.attempt, delivery.failure) - 1)
     workspace.store.settle([Settlement(delivery.receipt, Retry(0.0, before))])

@@ -3,6 +3,8 @@
 The suites need pytest and hypothesis; the clock and the checker need nothing.
 """
 
+import sys
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from pabal.errors import ExtraMissing
@@ -27,6 +29,11 @@ __all__ = [
 ]
 
 _SUITES = {"CodecSuite": "codec_suite", "StoreSuite": "store_suite", "TopicSuite": "topic_suite"}
+
+if "pytest" in sys.modules:
+    # It tells what an assert compared, but only in modules that it knew of before they were imported.
+    _asserting = {part.name for part in iter_modules(__path__, f"{__name__}.")} - sys.modules.keys()
+    sys.modules["pytest"].register_assert_rewrite(*_asserting)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,24 +16,12 @@ store of one process says `shared = False`; one with another codec than JSON nam
 show (G1, G7, G9) is in `tests/crash`.
 """
 
-import pytest
-
-for _topic in (
-    "suite_publish",
-    "suite_order",
-    "suite_leases",
-    "suite_settle",
-    "suite_upkeep",
-    "suite_sharing",
-):
-    pytest.register_assert_rewrite(f"pabal.testing.store_{_topic}")
-
-from pabal.testing.store_suite_leases import LeaseTests  # noqa: E402  asserts are rewritten only before the import
-from pabal.testing.store_suite_order import OrderTests  # noqa: E402
-from pabal.testing.store_suite_publish import PublishTests  # noqa: E402
-from pabal.testing.store_suite_settle import SettleTests  # noqa: E402
-from pabal.testing.store_suite_sharing import SharingTests  # noqa: E402
-from pabal.testing.store_suite_upkeep import UpkeepTests  # noqa: E402
+from pabal.testing.store_suite_leases import LeaseTests
+from pabal.testing.store_suite_order import OrderTests
+from pabal.testing.store_suite_publish import PublishTests
+from pabal.testing.store_suite_settle import SettleTests
+from pabal.testing.store_suite_sharing import SharingTests
+from pabal.testing.store_suite_upkeep import UpkeepTests
 
 
 class StoreSuite(PublishTests, OrderTests, LeaseTests, SettleTests, UpkeepTests, SharingTests):

@@ -159,6 +159,15 @@ class PublishTests(StorePlace):
         assert not store.publish([draft("second", dedup_key="k", terms=terms)])[0].duplicate
         assert drain(store) == ["second"]
 
+    def test_g6_of_two_that_a_stepped_clock_brought_back_into_the_window_the_last_counts(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        publish(store, "first", dedup_key="k")
+        clock.step_wall(3600)
+        (last,) = publish(store, "last", dedup_key="k")
+        clock.step_wall(-3600)
+        assert store.publish([draft("again", dedup_key="k")]) == [Published(last, duplicate=True)]
+
     def test_g6_keys_are_the_queues_own(self, store: Store) -> None:
         publish(store, "a", dedup_key="k")
         assert not store.publish([draft("b", queue="other", dedup_key="k")])[0].duplicate

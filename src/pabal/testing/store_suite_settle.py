@@ -3,6 +3,7 @@
 import pytest
 
 from pabal.errors import TooLarge
+from pabal.message import replace
 from pabal.store import Dead, Done, Failure, Outcome, Receipt, Retry, Settlement, State, Store, Terms, Verdict
 from pabal.testing.clock import ManualClock
 from pabal.testing.store_place import (
@@ -142,6 +143,19 @@ class SettleTests(StorePlace):
         applied, repeated, lost = Outcome.APPLIED, Outcome.REPEATED, Outcome.LOST
         assert found == [lost, repeated, applied, repeated, applied, applied, applied, lost]
         assert count(store, State.DONE) == 5
+
+    @pytest.mark.parametrize("grouped", [False, True])
+    def test_many_acks_of_one_lease_each_have_their_outcome(self, store: Store, grouped: bool) -> None:
+        store.publish([draft(n, id=f"m-{n}") for n in range(4)])
+        store.publish([draft(n, id=f"n-{n}", group="g" if grouped else "") for n in range(2)])
+        first, done, again, *rest = [lease.receipt for lease in take(store, 5)]
+        assert store.settle([Settlement(done, Done())]) == [Outcome.APPLIED]
+        assert store.settle([Settlement(again, Retry())]) == [Outcome.APPLIED]
+        receipts = [*reversed(rest), replace(first, id="unknown"), again, done, first]
+        applied, repeated, lost = Outcome.APPLIED, Outcome.REPEATED, Outcome.LOST
+        found = store.settle([Settlement(receipt, Done()) for receipt in receipts])
+        assert found == [applied, applied, lost, lost, repeated, applied]
+        assert {lease.receipt.id for lease in take(store, 5)} == {again.id, "n-1"}
 
     def test_settling_over_several_queues_in_one_call(self, store: Store) -> None:
         for queue in ("a", "b", "c"):

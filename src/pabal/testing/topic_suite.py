@@ -12,13 +12,8 @@ makes topics of its own. A fixture `damage` that flips a byte of a record adds T
 server has its own clock; they wait for events, not for moments.
 """
 
-import pytest
-
-for _part in ("suite_records", "suite_groups", "place"):
-    pytest.register_assert_rewrite(f"pabal.testing.topic_{_part}")
-
-from pabal.testing.topic_suite_groups import GroupTests  # noqa: E402  asserts are rewritten only before the import
-from pabal.testing.topic_suite_records import RecordTests  # noqa: E402
+from pabal.testing.topic_suite_groups import GroupTests
+from pabal.testing.topic_suite_records import RecordTests
 
 
 class TopicSuite(RecordTests, GroupTests):

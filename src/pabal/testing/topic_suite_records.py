@@ -19,7 +19,8 @@ from pabal.testing.topic_place import (
     take,
     values,
 )
-from pabal.topic import MAX_VALUE, Bounds, NewRecord, Position, Shape, Topics
+from pabal.topic import Bounds, NewRecord, Position, Shape, Topics
+from pabal.topic_limits import MAX_VALUE
 
 # What Kafka's own clients make of these keys, among seven partitions.
 PARTITIONS_OF_KEYS = {"a": 5, "room-1": 0, "device-001": 5, "user@example.com": 6, "파발": 4, "0": 3, "x" * 100: 4}

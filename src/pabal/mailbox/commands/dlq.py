@@ -168,7 +168,7 @@ def _set_free(queue: Queue, message: Message, now: float) -> Draft:
     """Return the original message under an id of its own: the old one may still be remembered as dead or done."""
     told = message.body if isinstance(message.body, dict) else {}
     original = message_from(told.get("originalMessage"), id=message.id, at=now)
-    original = msgspec.structs.replace(original, id=message.id, dedup_key="", expires_at=None)
+    original = replace(original, id=message.id, dedup_key="", expires_at=None)
     return Draft(queue.name, original, terms=Terms(max_bytes=LARGEST_MAX_BYTES))
 
 

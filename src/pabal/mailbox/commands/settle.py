@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from pabal.errors import InvalidRequest, LeaseLost, MessageUnknown, Refused
 from pabal.mailbox.commands.command import Command, Kind, Payload, Work, parse_key
 from pabal.mailbox.commands.context import Context
 from pabal.mailbox.protocol import Code, Request
 from pabal.mailbox.wire import check_token
-from pabal.message import check_seconds
+from pabal.message import check_seconds, replace
 from pabal.names import check_name
 from pabal.queue import MIN_LEASE, Queue
 from pabal.store import Dead, Done, Entry, FailureCode, Outcome, Receipt, Retry, Settlement, State, Verdict
@@ -51,7 +49,7 @@ def nack(context: Context, request: Request) -> Work:
 def _judged(queue: Queue, receipt: Receipt, asked: _Nack, consumer: str) -> Verdict:
     entry = _entry(queue, receipt.id)
     failure = queue.failure(FailureCode.NACKED, asked.reason, entry.attempt, entry.failure)
-    failure = msgspec.structs.replace(failure, consumer=consumer)
+    failure = replace(failure, consumer=consumer)
     if entry.state is State.INFLIGHT and entry.message is not None:
         delay = None if asked.delay_ms is None else asked.delay_ms / 1000
         return queue.judge(entry.message, failure, delay=delay, final=not asked.requeue)

@@ -46,7 +46,7 @@ def records_of(spool: Spool, draft: Draft, now: float) -> list[tuple[str, int]]:
 
 def keys_of(records: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return those records that are for dedup keys."""
-    return [record for record in records if os.path.basename(record[0]).startswith(_BY_KEY)]
+    return [record for record in records if _kind(record[0]) == _BY_KEY]
 
 
 def claim_id(spool: Spool, first: First, at: float) -> bool:
@@ -104,13 +104,12 @@ def forget(records: list[tuple[str, int]], id: str) -> set[str]:
 
     With the lock held.
     """
-    own = [path for path, _ in records if (found := _read(path, 0)) is not None and found.id == id]
-    tags = {found.tag for path in own if (found := _read(path, 0)) is not None}
-    if any(os.path.basename(path)[0] == _BY_ID and os.path.lexists(path) for path in own) and not all(
-        tag.startswith(CARRIED) for tag in tags
-    ):
+    found = {path: first for path, _ in records if (first := _read(path, 0)) is not None and first.id == id}
+    tags = {first.tag for first in found.values()}
+    by_id = [path for path in found if _kind(path) == _BY_ID]
+    if any(map(os.path.lexists, by_id)) and not all(tag.startswith(CARRIED) for tag in tags):
         return set()  # it was published here, and is not seen yet
-    release([*own, *(_gone(path) for path in own)])
+    release([*found, *map(_gone, by_id)])
     return tags
 
 
@@ -147,13 +146,17 @@ def _path(spool: Spool, kind: str, key: str) -> str:
 
 
 def _read(path: str, now: int) -> First | None:
-    kind = os.path.basename(path)[0]
+    kind = _kind(path)
     try:
         expires, id, tag, *stem = os.readlink(path).split("~")
         ends = int(expires, 16)
     except (OSError, ValueError):  # none, or one that somebody else made
         return _read(_gone(path), now) if kind == _BY_ID else None
     return First(id, tag, *stem[:1]) if kind == _BY_ID or ends > now else None
+
+
+def _kind(path: str) -> str:
+    return os.path.basename(path)[0]
 
 
 def _gone(path: str) -> str:

@@ -57,7 +57,7 @@ create index messages_delayed on pabal.messages (queue_id, due_at) where state =
 create index messages_inflight on pabal.messages (queue_id, moment) where state = 2;
 create index messages_aside on pabal.messages (queue_id, state, moment, seq) where state > 2;
 create index messages_group on pabal.messages (queue_id, grp, seq) where grp is not null and state < 4;
-create index messages_dedup on pabal.messages (queue_id, dedup_key) where dedup_key is not null;
+create index messages_dedup on pabal.messages (queue_id, dedup_key, dedup_until) where dedup_key is not null;
 create index messages_expiring on pabal.messages (queue_id, expires_at)
   where expires_at is not null and state in (0, 1, 3);
 
@@ -174,7 +174,7 @@ begin
     select id into found_id from pabal.messages where queue_id = numbers[i] and id = ids[i];
     if not found and keys[i] is not null then
       select id into found_id from pabal.messages
-        where queue_id = numbers[i] and dedup_key = keys[i] and dedup_until > at order by seq limit 1;
+        where queue_id = numbers[i] and dedup_key = keys[i] and dedup_until > at order by dedup_until desc limit 1;
     end if;
     if found_id is not null then
       answers[i] := found_id;

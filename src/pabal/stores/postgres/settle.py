@@ -42,24 +42,25 @@ class Settling:
         self, places: Sequence[int], known: Mapping[str, int], schema: Schema, link: Link, again: bool
     ) -> list[Outcome]:
         """Settle those at some places of the call. After a try that was cut off, what is lost may have been applied."""
-        told = [self._settlements[place] for place in places]
-        sheets = [(ord, sheet) for ord, place in enumerate(places, 1) for sheet in self._then.get(place, ())]
-        if sheets:
-            then = columns_of([sheet for _, sheet in sheets], dict(known))
-            del then[_LIMITS]
-            statement, values = _THEN, [*_columns(told, known), array(ord for ord, _ in sheets), *then]
-        elif _acks_of_one(told):
-            receipt = told[0].receipt
-            values = [known.get(receipt.queue, -1), words(each.id for each, _ in told), receipt.token]
-            statement = _ACK
-        else:
-            statement, values = _SETTLE, _columns(told, known)
+        statement, values = self._statement(places, known)
         found = link.execute(schema(statement), values, prepare=True).fetchone()
         outcomes = [_OUTCOMES[number] for number in (found or ([],))[0]]
         if again and Outcome.LOST in outcomes:
             ids = tuple(self._settlements[place].receipt.id for place in places)
             raise Uncertain("the link broke: these verdicts may have been applied, or the leases were lost before", ids)
         return outcomes
+
+    def _statement(self, places: Sequence[int], known: Mapping[str, int]) -> tuple[str, list[Any]]:
+        told = [self._settlements[place] for place in places]
+        sheets = [(ord, sheet) for ord, place in enumerate(places, 1) for sheet in self._then.get(place, ())]
+        if sheets:
+            then = columns_of([sheet for _, sheet in sheets], dict(known))
+            del then[_LIMITS]
+            return _THEN, [*_columns(told, known), array(ord for ord, _ in sheets), *then]
+        if _acks_of_one(told):
+            first = told[0].receipt
+            return _ACK, [known.get(first.queue, -1), words(receipt.id for receipt, _ in told), first.token]
+        return _SETTLE, _columns(told, known)
 
 
 def _acks_of_one(told: Sequence[Settlement]) -> bool:

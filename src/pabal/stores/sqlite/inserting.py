@@ -5,7 +5,7 @@ from typing import Any
 
 from pabal.errors import QueueFull
 from pabal.sql.writer import Transaction
-from pabal.store import Published
+from pabal.store import Draft, Published
 from pabal.stores.sqlite.encoding import Encoded
 from pabal.stores.sqlite.groups import head
 from pabal.stores.sqlite.queues import queue_id
@@ -19,7 +19,9 @@ _INSERT = f"insert into messages ({_COLUMNS}) values {_ROW}"
 _TOGETHER = 20  # rows of one statement: it finds its place in the indexes once for all of them
 _INSERT_TOGETHER = f"{_INSERT}{f', {_ROW}' * (_TOGETHER - 1)}"
 _BY_ID = "select id from messages where queue_id = ? and id = ?"
-_BY_KEY = "select id from messages where queue_id = ? and dedup_key = ? and dedup_until > ? limit 1"
+# The last of them: after a step back of the wall clock an earlier one may be in its window again.
+_BY_KEY = """
+select id from messages where queue_id = ? and dedup_key = ? and dedup_until > ? order by dedup_until desc limit 1"""
 _WAITING = """
 select (select count(*) from (select 1 from messages where queue_id = ?1 and state = 0 limit ?2))
   + (select count(*) from (select 1 from messages where queue_id = ?1 and state = 1 limit ?2))
@@ -48,15 +50,11 @@ def insert(
         state = DELAYED if delay > 0 else READY
         until = None
         if draft.given_id or key or group or look or terms.max_waiting:
-            batch = batch or _Batch(tx, now)
-            first = batch.first(number, id, key, draft.given_id or look)
+            batch = batch or _Batch(tx, now, limited=limited, look=look)
+            first, state = batch.admit(number, draft, state)
             if first is not None:
                 answers.append(Published(first, True))
                 continue
-            if group is not None:
-                state = batch.join(number, group, state)
-            if limited and terms.max_waiting:
-                batch.count(number, name, terms.max_waiting)
             until = now + terms.dedup_window if key else None
         due, priority, target, ends = now + delay, message.priority, message.target, message.expires_at
         values += (number, state, priority, due, now, id, target, group, key, until, ends, crc, place)
@@ -78,15 +76,27 @@ def _store(tx: Transaction, values: list[Any]) -> None:
 class _Batch:
     """What the messages of one call must know of the database and of one another."""
 
-    def __init__(self, tx: Transaction, now: float) -> None:
+    def __init__(self, tx: Transaction, now: float, *, limited: bool, look: bool) -> None:
         self._tx = tx
         self._now = now
+        self._limited = limited
+        self._look = look
         self._firsts: dict[tuple[int, str, str], str] = {}
         self._groups: set[tuple[int, str]] = set()
         self._wanted: dict[tuple[int, str, int], int] = {}
 
-    def first(self, number: int, id: str, key: str | None, by_id: bool) -> str | None:
-        """Return the id under which this message is there already."""
+    def admit(self, number: int, draft: Draft, state: int) -> tuple[str | None, int]:
+        """Return the id under which a message is there already; if under none, the state in which it enters."""
+        message, most = draft.message, draft.terms.max_waiting
+        first = self._first(number, message.id, message.dedup_key or None, draft.given_id or self._look)
+        if first is None and message.group:
+            state = self._join(number, message.group, state)
+        if first is None and self._limited and most:
+            wanted = number, draft.queue, most
+            self._wanted[wanted] = self._wanted.get(wanted, 0) + 1
+        return first, state
+
+    def _first(self, number: int, id: str, key: str | None, by_id: bool) -> str | None:
         found: str | None = None
         if by_id:
             found = self._firsts.get((number, "id", id)) or self._tx.run(_BY_ID, (number, id)).get
@@ -98,16 +108,12 @@ class _Batch:
                 self._firsts[number, "key", key] = id
         return found
 
-    def join(self, number: int, group: str, state: int) -> int:
+    def _join(self, number: int, group: str, state: int) -> int:
         """Return the state in which a new member enters its group."""
         if state == READY and ((number, group) in self._groups or head(self._tx, number, group) is not None):
             state = HELD
         self._groups.add((number, group))
         return state
-
-    def count(self, number: int, queue: str, most: int) -> None:
-        """Note one more message for a queue that takes so many."""
-        self._wanted[number, queue, most] = self._wanted.get((number, queue, most), 0) + 1
 
     def check_waiting(self) -> None:
         for (number, queue, most), wanted in self._wanted.items():

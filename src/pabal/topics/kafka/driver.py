@@ -27,11 +27,8 @@ from pabal.topic import (
     Record,
     Shape,
     Share,
-    check_partition,
-    check_records,
-    check_shape,
-    check_topic,
 )
+from pabal.topic_limits import check_partition, check_records, check_shape, check_topic
 from pabal.topics.kafka.looking import SETTINGS_TOPIC, Looking
 from pabal.topics.kafka.member import KafkaMember
 from pabal.topics.kafka.producing import Producing

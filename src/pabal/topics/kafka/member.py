@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pabal.errors import Fenced
-from pabal.topic import NO_NOTES, Record, check_notes
+from pabal.topic import NO_NOTES, Record
+from pabal.topic_limits import check_notes
 from pabal.topics.kafka.settings import KafkaSettings
 from pabal.topics.kafka.translating import PASSING, error_of, kafka_error, records_of, translated
 

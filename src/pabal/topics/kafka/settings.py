@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pabal.errors import InvalidInput, InvalidUrl
-from pabal.topic import MAX_VALUE
+from pabal.topic_limits import MAX_VALUE
 
 LARGEST_BATCH = MAX_VALUE + (1 << 16)  # the largest record with its key and headers
 

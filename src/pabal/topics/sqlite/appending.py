@@ -7,7 +7,8 @@ from itertools import count
 from zlib import crc32
 
 from pabal.sql.writer import Transaction
-from pabal.topic import NewRecord, Position, check_partition
+from pabal.topic import NewRecord, Position
+from pabal.topic_limits import check_partition
 from pabal.topics.partition import key_bytes, partition_of
 from pabal.topics.sqlite.rows import OFFSET_BITS, Known, headers_text
 

@@ -33,11 +33,8 @@ from pabal.topic import (
     Record,
     Shape,
     Share,
-    check_partition,
-    check_records,
-    check_shape,
-    check_topic,
 )
+from pabal.topic_limits import check_partition, check_records, check_shape, check_topic
 from pabal.topics.sqlite import groups, retention
 from pabal.topics.sqlite.appending import Sheaf
 from pabal.topics.sqlite.member import Place, SqliteMember

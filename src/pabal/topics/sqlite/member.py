@@ -12,7 +12,8 @@ from pabal.errors import PabalError, StoreClosed
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 from pabal.stores.sqlite.bells import Bells
-from pabal.topic import NO_NOTES, Record, check_notes
+from pabal.topic import NO_NOTES, Record
+from pabal.topic_limits import check_notes
 from pabal.topics.sqlite import groups
 from pabal.topics.sqlite.groups import Held, Step
 from pabal.topics.sqlite.rows import Known, page
