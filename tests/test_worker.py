@@ -60,6 +60,17 @@ def test_a_handler_that_raises_is_tried_again_and_then_dead(jobs: Queue) -> None
     )
 
 
+def test_what_no_store_can_write_is_left_out_of_the_reason(jobs: Queue) -> None:
+    jobs.publish("x")
+
+    def handler(delivery: Delivery) -> None:
+        raise ValueError("found \ud800")
+
+    pabal.worker(jobs, handler).run(wait=0.3)
+    [entry] = jobs.browse(State.DEAD)
+    assert entry.failure is not None and entry.failure.reason.endswith("ValueError: found ?")
+
+
 def test_a_handler_may_settle_by_itself(mq: Connection, jobs: Queue) -> None:
     jobs.publish("x")
     results = mq.queue("results")
