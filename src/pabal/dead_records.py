@@ -47,19 +47,14 @@ def bury(topic: Topic, record: Record, dead: Dead) -> None:
         "offset": str(record.offset),
         "group": dead.group,
         "code": str(dead.code),
-        "reason": _storable(dead.reason),
+        "reason": dead.reason[:_REASON],
         "attempts": str(dead.attempts),
     }
     marks = {f"{_MARK}{name}": text for name, text in told.items()}
     try:
         _append(topic, NewRecord(record.value, record.key, {**_own(record.headers), **marks}, record.partition))
     except TooLarge as exc:  # others may write what we may not: it stays where it stands, and that is told
-        _append(topic, NewRecord(b"", headers={**marks, _LEFT: _storable(str(exc))}, partition=record.partition))
-
-
-def _storable(reason: str) -> str:
-    """Return what an exception says as text that every driver takes: else its record would be in the way for ever."""
-    return reason[:_REASON].encode("utf-8", "replace").decode()
+        _append(topic, NewRecord(b"", headers={**marks, _LEFT: str(exc)[:_REASON]}, partition=record.partition))
 
 
 def _append(topic: Topic, buried: NewRecord) -> None:

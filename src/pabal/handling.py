@@ -124,6 +124,7 @@ class Handling:
         return {}
 
     def _bury(self, received: Received, code: FailureCode, reason: str) -> bool:
+        reason = reason.encode("utf-8", "replace").decode()  # whatever an exception or a user says must be storable
         try:
             bury(self._topic, received.record, Dead(self._group, code, reason, received.attempt))
         except PabalError as exc:  # passing it over would lose it
