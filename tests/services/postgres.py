@@ -36,6 +36,7 @@ _SETTINGS = {
     "max_wal_size": "'256MB'",
     "autovacuum_naptime": "'10s'",
     "logging_collector": "off",
+    "dynamic_shared_memory_type": "mmap",  # in the folder of the server: one that is killed leaves nothing elsewhere
 }
 
 
