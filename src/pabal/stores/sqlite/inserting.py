@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pabal.errors import QueueFull
+from pabal.sql.inserts import Insert
 from pabal.sql.writer import Transaction
 from pabal.store import Draft, Published
 from pabal.stores.sqlite.encoding import Encoded
@@ -11,13 +12,10 @@ from pabal.stores.sqlite.groups import head
 from pabal.stores.sqlite.queues import queue_id
 from pabal.stores.sqlite.rows import DELAYED, HELD, READY
 
-_COLUMNS = """
-queue_id, state, priority, due_at, moment, id, target, grp, dedup_key, dedup_until, expires_at, crc, document"""
-_WIDTH = _COLUMNS.count(",") + 1
-_ROW = f"({', '.join('?' * _WIDTH)})"
-_INSERT = f"insert into messages ({_COLUMNS}) values {_ROW}"
-_TOGETHER = 20  # rows of one statement: it finds its place in the indexes once for all of them
-_INSERT_TOGETHER = f"{_INSERT}{f', {_ROW}' * (_TOGETHER - 1)}"
+_INSERT = Insert(
+    "messages",
+    "queue_id, state, priority, due_at, moment, id, target, grp, dedup_key, dedup_until, expires_at, crc, document",
+)
 _BY_ID = "select id from messages where queue_id = ? and id = ?"
 # The last of them: after a step back of the wall clock an earlier one may be in its window again.
 _BY_KEY = """
@@ -61,16 +59,8 @@ def insert(
         answers.append(Published(id))
     if batch is not None:
         batch.check_waiting()
-    _store(tx, values)
+    _INSERT.run(tx, values)
     return answers
-
-
-def _store(tx: Transaction, values: list[Any]) -> None:
-    start = 0
-    while len(values) - start >= _WIDTH * _TOGETHER:
-        tx.run(_INSERT_TOGETHER, values[start : (start := start + _WIDTH * _TOGETHER)])
-    while start < len(values):
-        tx.run(_INSERT, values[start : (start := start + _WIDTH)])
 
 
 class _Batch:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from itertools import count
 from zlib import crc32
 
+from pabal.sql.inserts import Insert
 from pabal.sql.writer import Transaction
 from pabal.topic import NewRecord, Position
 from pabal.topic_limits import check_partition
 from pabal.topics.partition import key_bytes, partition_of
 from pabal.topics.sqlite.rows import OFFSET_BITS, Known, headers_text
 
-_INSERT = "insert into topic_records (id, at, key, value, headers, crc) values (?, ?, ?, ?, ?, ?)"
+_INSERT = Insert("topic_records", "id, at, key, value, headers, crc")
 _turns = count()  # where the next call without keys goes; no promise hangs on it
 
 
@@ -68,7 +69,7 @@ class Sheaf:
         ).fetchone()
         at = max(now, last_at)
         first = (partition << OFFSET_BITS) + start
-        tx.many(_INSERT, [(id, at, *row) for id, row in enumerate(bundle.rows, first)])
+        _INSERT.run(tx, [value for id, row in enumerate(bundle.rows, first) for value in (id, at, *row)])
         tx.run(
             "update topic_partitions set next_offset = ?, last_at = ?, bytes = bytes + ? where id = ?",
             (start + len(bundle.rows), at, bundle.size, partition),
