@@ -114,6 +114,6 @@ class Delivery:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception as the one line that a failure carries."""
-    text = str(error).strip().partition("\n")[0]
+    """Return an exception as the one line that a failure carries, and a log shows."""
+    text = str(error).strip().partition("\n")[0].encode("utf-8", "replace").decode()
     return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
