@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pabal.errors import LeaseLost
+from pabal.jsontext import storable
 from pabal.message import Message
 from pabal.store import Draft, Failure, FailureCode, Lease, Receipt, Retry, Verdict
 
@@ -115,5 +116,5 @@ class Delivery:
 
 def reason_of(error: BaseException) -> str:
     """Return an exception as the one line that a failure carries, and a log shows."""
-    text = str(error).strip().partition("\n")[0].encode("utf-8", "replace").decode()
+    text = storable(str(error).strip().partition("\n")[0])
     return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__

@@ -15,7 +15,7 @@ from pabal.caution import Caution
 from pabal.dead_records import REPLAY_FOR, Dead, bury
 from pabal.delivery import reason_of
 from pabal.errors import Outage, PabalError, ValidationFailed
-from pabal.jsontext import Json
+from pabal.jsontext import Json, storable
 from pabal.lanes import Lanes
 from pabal.store import FailureCode
 from pabal.topic import Position, Record
@@ -124,7 +124,7 @@ class Handling:
         return {}
 
     def _bury(self, received: Received, code: FailureCode, reason: str) -> bool:
-        reason = reason.encode("utf-8", "replace").decode()  # whatever an exception or a user says must be storable
+        reason = storable(reason)
         try:
             bury(self._topic, received.record, Dead(self._group, code, reason, received.attempt))
         except PabalError as exc:  # passing it over would lose it

@@ -44,6 +44,11 @@ def pretty(value: object) -> bytes:
     return msgspec.json.format(encode(value), indent=2) + b"\n"
 
 
+def storable(text: str) -> str:
+    """Return what an exception or a user says as text that every store and log can write."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def check(value: object, depth: int = MAX_DEPTH) -> None:
     """Raise the error that names what makes this value no JSON value of ours."""
     kind = type(value)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pabal.clock import Clock
 from pabal.errors import InvalidInput, LeaseLost
 from pabal.in_force import InForce
+from pabal.jsontext import storable
 from pabal.judge import Letters, judge
 from pabal.message import Message, check_seconds
 from pabal.store import (
@@ -83,7 +84,7 @@ class Settling:
 
     def failure(self, code: str, reason: str, attempt: int, before: Failure | None = None) -> Failure:
         """Return a failure of now; `before` is the one of the attempt before it, with which it is compared."""
-        reason = reason.encode("utf-8", "replace").decode()  # whatever an exception or a user says must be storable
+        reason = storable(reason)
         again = before is not None and (before.code, before.reason) == (str(code), reason)
         repeats = before.repeats + 1 if again and before is not None else 1
         return Failure(str(code), reason, round(self._clock.now(), 3), attempt, self._consumer, repeats)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from pabal.codecs.mime.fields import ERROR_AT, ERROR_REASON, LAST_RETRY_AT, PROCESSED_AT, RETRY_COUNT, STATUS
 from pabal.codecs.mime.head import Head, edited, read_head
+from pabal.jsontext import storable
 
 # For each state the words that fit it; the first is written. A message that nobody took yet has none.
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -49,4 +50,4 @@ def _retries(head: Head) -> int:
 def _line(reason: str) -> str:
     """Return a reason as one line that a header can carry."""
     text = "".join(char if char.isprintable() else " " for char in reason)
-    return text.encode("utf-8", "replace").decode()[:_LONGEST_REASON].strip()
+    return storable(text)[:_LONGEST_REASON].strip()
