@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pabal.jsontext import storable
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -17,6 +19,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if TYPE_CHECKING:
     from tests.services.kafka import KafkaServer
     from tests.services.postgres import PostgresServer
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test may log what UTF-8 cannot carry; between the processes of a run it would end the run."""
+    report = yield
+    report.sections = [(name, storable(text)) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -46,7 +46,7 @@ def test_the_log_is_one_json_object_per_line_and_survives_rotation(tmp_path: Pat
         log.info("one %s", "thing\nmore", extra={"pabal": {"queue": "jobs", "count": 3}})
         (tmp_path / FILE).rename(tmp_path / "old")
         try:
-            raise ValueError("odd")
+            raise ValueError("odd \ud800")
         except ValueError:
             log.exception("broken")
     finally:
@@ -56,7 +56,7 @@ def test_the_log_is_one_json_object_per_line_and_survives_rotation(tmp_path: Pat
     line = json.loads(first)
     assert line.pop("at").endswith("Z")
     assert line == {"level": "info", "node": "edge-1", "event": "one thing\nmore", "queue": "jobs", "count": 3}
-    assert "ValueError: odd" in json.loads(second)["traceback"]
+    assert "ValueError: odd ?" in json.loads(second)["traceback"]
 
 
 def test_sweeps_judge_what_ran_out_in_every_queue(tmp_path: Path) -> None:

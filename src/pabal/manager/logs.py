@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
-from pabal import jsontext
 from pabal.durable import make_dirs, translated
+from pabal.jsontext import storable
 
 FILE = "manager.jsonl"
 
@@ -28,7 +29,7 @@ class JsonLines(logging.Formatter):
         line.update(getattr(record, "pabal", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return jsontext.encode(line).decode()
+        return storable(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
 class _LogFile(WatchedFileHandler):
