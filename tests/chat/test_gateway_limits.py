@@ -189,11 +189,12 @@ async def test_a_client_that_never_reads_is_cut_off(site: Site) -> None:
             await wire.send("42" + json.dumps(["joinRoom", {"roomId": room}]))
             await asyncio.sleep(0.3)
             wire.transport.pause_reading()
-            end = time.monotonic() + 60
+            end = time.monotonic() + 120
             while gateway.gateway.server.count_in(f"room:{room}") == 2:
-                await asyncio.gather(*(a.send(room, "x" * 5000) for _ in range(10)))
+                await asyncio.gather(*(a.send(room, "x" * 5000, patience=60.0) for _ in range(10)))
                 assert time.monotonic() < end
             wire.transport.abort()
+            await a.send(room, "still here")
 
 
 @played
