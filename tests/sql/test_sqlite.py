@@ -53,6 +53,20 @@ def test_the_file_is_in_wal_mode_and_private(db: Database) -> None:
     assert db.path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux, which lists the locks")
+def test_another_handle_leaves_the_locks_of_the_first_in_place(db: Database) -> None:
+    def locks() -> list[str]:
+        inode = db.path.stat().st_ino
+        return [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+
+    db.write(add(1), durable=True)
+    assert locks()
+    other = Database(db.path, prepare=prepare, committed=lambda rings: None)
+    assert locks()
+    other.close()
+    assert locks()
+
+
 def test_synchronous_is_what_each_commit_was_promised(db: Database) -> None:
     levels: list[int] = []
     look: Callable[[Transaction], None] = lambda tx: levels.append(tx.run("pragma synchronous").get)  # noqa: E731
