@@ -6,19 +6,61 @@ version of a schema is part of the topic's name (`chat.messages.v1`): another sc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
 from pabal import jsontext
-from pabal.errors import InvalidInput, ValidationFailed
+from pabal.errors import InvalidInput, StoreError, ValidationFailed
 from pabal.jsontext import Json
 from pabal.schema import Check, checker
-from pabal.topic import NO_HEADERS, Bounds, NewRecord, Position, Record, Shape, Share, Topics
+from pabal.topic import NO_HEADERS, NO_SETTINGS, Bounds, NewRecord, Position, Record, Shape, Share, Topics
 from pabal.topic_limits import check_topic
+from pabal.waiter import SLOW_POLL
 
 CONTENT_TYPE = "content-type"
 BYTES = "application/octet-stream"
+
+
+class _Ruling:
+    """A schema and what follows from it, replaced whole when another one holds."""
+
+    def __init__(self, schema: dict[str, Any] | None) -> None:
+        self.schema = schema
+
+    @cached_property
+    def check(self) -> Check | None:
+        return None if self.schema is None else checker(self.schema)
+
+
+class _InForce:
+    """Called, it says what holds: read again at most once a second, so that a schema reaches who is at work already."""
+
+    def __init__(self, name: str, topics: Topics) -> None:
+        self._name = name
+        self._topics = topics
+        self._ruling: _Ruling | None = None
+        self._read_at = 0.0
+
+    def __call__(self) -> _Ruling:
+        now, ruling = time.monotonic(), self._ruling
+        if ruling is None or now - self._read_at >= SLOW_POLL:
+            self._ruling = ruling = self._read(ruling)
+            self._read_at = time.monotonic()  # from its end: one that takes long must not be followed by the next
+        return ruling
+
+    def forget(self) -> None:
+        self._ruling = None
+
+    def _read(self, known: _Ruling | None) -> _Ruling:
+        try:
+            schema = self._topics.settings(self._name).get("schema")
+        except StoreError:
+            if known is None:
+                raise
+            return known  # who only checks a record need not fail with the store
+        return known if known is not None and known.schema == schema else _Ruling(schema)
 
 
 class Topic:
@@ -27,6 +69,7 @@ class Topic:
     def __init__(self, name: str, topics: Topics) -> None:
         self.name = check_topic(name)
         self.topics = topics
+        self._in_force = _InForce(self.name, topics)
 
     def create(
         self,
@@ -36,26 +79,25 @@ class Topic:
         max_bytes: int = 0,
         schema: Mapping[str, Json] | None = None,
     ) -> bool:
-        """Make the topic; False if it was there. A topic keeps its partitions and its schema for ever."""
+        """Make the topic; False if it was there. A topic keeps its partitions and its schema for ever.
+
+        NameTaken if it is there with others, also if somebody else makes it at the same time.
+        """
         if schema is not None:
             checker(schema)
-        made = self.topics.create(self.name, Shape(partitions, max_age, max_bytes))
-        if schema is not None and schema != self.schema:
-            if not made and self.schema is not None:
-                raise InvalidInput(f"topic {self.name} carries another schema: make a topic of the next version")
-            self.topics.configure(self.name, {**self.topics.settings(self.name), "schema": dict(schema)})
-            for known in ("schema", "_check"):
-                self.__dict__.pop(known, None)
+        settings = NO_SETTINGS if schema is None else {"schema": dict(schema)}
+        made = self.topics.create(self.name, Shape(partitions, max_age, max_bytes), settings)
+        self._in_force.forget()
         return made
 
     def retain(self, *, max_age: float | None = None, max_bytes: int | None = None) -> None:
         """Change what each partition keeps, in seconds and bytes, 0 for no limit; None leaves a limit as it is."""
         self.topics.retain(self.name, max_age=max_age, max_bytes=max_bytes)
 
-    @cached_property
+    @property
     def schema(self) -> dict[str, Any] | None:
         """The JSON Schema that the topic carries, or None."""
-        return self.topics.settings(self.name).get("schema")
+        return self._in_force().schema
 
     def append(
         self,
@@ -81,7 +123,7 @@ class Topic:
         records = [
             body if isinstance(body, NewRecord) else new_record(body, key, headers, partition) for body in bodies
         ]
-        if self._check is not None:
+        if self._in_force().check is not None:
             for record in records:
                 self.body_of(record)
         return self.topics.append(self.name, records)
@@ -100,7 +142,7 @@ class Topic:
 
     def body_of(self, record: Record | NewRecord) -> Json | bytes:
         """Return the body of a record; raise ValidationFailed if it is not what the topic's schema asks for."""
-        check = self._check
+        check = self._in_force().check
         if check is None:
             return body_of(record)
         try:
@@ -109,10 +151,6 @@ class Topic:
             raise ValidationFailed(f"{exc.code}: {exc}") from exc
         checked: Json | bytes = check(body)
         return checked
-
-    @cached_property
-    def _check(self) -> Check | None:
-        return None if self.schema is None else checker(self.schema)
 
 
 def new_record(body: Json | bytes, key: str, headers: Mapping[str, str], partition: int | None) -> NewRecord:

@@ -17,8 +17,8 @@ from pabal import jsontext
 from pabal.appending import Topic
 from pabal.consuming import Consumer, consumer
 from pabal.delivery import Delivery
-from pabal.errors import InvalidName, Outage, QueueFull, StoreError
-from pabal.handling import Handler, Received
+from pabal.errors import InvalidName, Outage, QueueFull, StoreClosed, StoreError, StoreFailed, StoreRefused
+from pabal.handling import Received
 from pabal.lanes import OUTAGE
 from pabal.message import Message, check_message, replace
 from pabal.names import check_id
@@ -30,6 +30,7 @@ from pabal.worker import Worker, worker
 log = logging.getLogger("pabal")
 
 _SLICE = 0.2  # seconds between looks whether to stop
+_FINAL = (StoreFailed, StoreRefused, StoreClosed)  # of a store: waiting with the same handle is in vain
 _MARK = "pabal-"
 _WORDS = ("id", "type", "sender", "target", "group", "thread_id", "trace_id", "reply_to")
 _VALUES = ("version", "attributes", "priority", "expires_at")  # as JSON
@@ -69,21 +70,21 @@ def _rest(carrier: Worker, seconds: float) -> None:
 def to_queue(topic: Topic, group: str, queue: Queue, *, session: float = DEFAULT_SESSION) -> Consumer:
     """Make a consumer that publishes each record of a topic to a queue and then commits it.
 
-    A queue that is full or a store that fails is an outage: the partition waits. A body that the queue refuses goes to
-    the topic's dlq.
+    A full queue or disk is an outage: the partition waits. A body that the queue refuses goes to the topic's dlq.
+    When the store of the queue fails, the run ends with that error, and what was not published is not committed: such a
+    handle promises nothing more, and whoever opened it must open another.
     """
-    return consumer(topic, group, _carrier(queue), session=session)
 
-
-def _carrier(queue: Queue) -> Handler:
     def carry(received: Received) -> None:
-        draft = _draft_of(received, queue)
         try:
-            queue.publish_many([draft])
+            queue.publish_many([_draft_of(received, queue)])
         except (StoreError, QueueFull) as exc:
+            if isinstance(exc, _FINAL):
+                carrier.give_up(exc)
             raise Outage(f"{queue.name}: {exc}") from exc
 
-    return carry
+    carrier = consumer(topic, group, carry, session=session)
+    return carrier
 
 
 def _draft_of(received: Received, queue: Queue) -> Draft:

@@ -60,6 +60,7 @@ class Consumer:
         self._caution = Caution(retry.limit, batch)
         self._handling = Handling(topic, group, handler, self._lanes, self._caution)
         self._member: Member | None = None
+        self._broken: Exception | None = None
 
     @property
     def handled(self) -> int:
@@ -91,6 +92,8 @@ class Consumer:
         finally:
             self._member = None
             member.close()
+        if self._broken is not None:
+            raise self._broken
         return self.handled
 
     def stop(self) -> None:
@@ -99,6 +102,11 @@ class Consumer:
         member = self._member
         if member is not None:
             member.wake()
+
+    def give_up(self, exc: Exception) -> None:
+        """Stop, and let `run` raise this: for a handler that finds that no waiting will help."""
+        self._broken = exc
+        self.stop()
 
     def _work(self, member: Member, records: Sequence[Record]) -> None:
         """Handle what was read; what is left of it when a record must wait or time is over is read again."""

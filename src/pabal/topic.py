@@ -36,6 +36,7 @@ import msgspec
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 NO_NOTES: Mapping[int, str] = MappingProxyType({})
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 DEFAULT_SESSION = 10.0
 DEFAULT_PATIENCE = 300.0
 
@@ -147,10 +148,17 @@ class Member(Protocol):
 
 
 class Topics(Protocol):
-    """Where records live. `pabal.testing.TopicSuite` tells whether a driver keeps its promises."""
+    """Where records live. `pabal.testing.TopicSuite` tells whether a driver keeps its promises.
 
-    def create(self, topic: str, shape: Shape) -> bool:
-        """Make the topic; False if it is there with as many partitions. NameTaken if with another number of them."""
+    After a StoreError a later call may succeed: a driver opens anew what it had to give up.
+    """
+
+    def create(self, topic: str, shape: Shape, settings: Mapping[str, Any] = NO_SETTINGS) -> bool:
+        """Make the topic; False if it is there with as many partitions. NameTaken if with another number of them.
+
+        It carries the settings from then on, beside those that it has. NameTaken if it has one of them with another
+        value, also when several create it at once: then one of them is heard first, and counts.
+        """
         ...
 
     def topics(self) -> list[str]:

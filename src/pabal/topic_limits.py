@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pabal.errors import InvalidInput, InvalidText, TooLarge
+from pabal.errors import InvalidInput, InvalidText, NameTaken, TooLarge
 from pabal.names import check_name
 from pabal.topic import NewRecord, Shape
 
@@ -27,6 +28,14 @@ def check_shape(shape: Shape) -> Shape:
     if not 0 <= max_age < float("inf") or not 0 <= max_bytes < 1 << 62:
         raise InvalidInput(f"max_age and max_bytes must be 0 or more; found {max_age!r:.40} and {max_bytes!r:.40}")
     return shape
+
+
+def joined(topic: str, carried: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a topic carries when it carries this as well; NameTaken if it has one of them with another value."""
+    for name, value in wanted.items():
+        if carried.get(name, value) != value:
+            raise NameTaken(f"topic {topic} carries another {name}: make a topic of the next version")
+    return {**wanted, **carried}
 
 
 def check_notes(offsets: Mapping[int, int], notes: Mapping[int, str]) -> None:

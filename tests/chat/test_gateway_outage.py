@@ -2,11 +2,13 @@
 
 import asyncio
 import uuid
+from pathlib import Path
 
 from pabal.testing import ManualClock
 from tests.chat.gateways import Client, Site, Switched, played, until
 from tests.services.kafka import KafkaServer
 from tests.services.postgres import PostgresServer
+from tests.topics.breaking import break_handles
 
 
 @played
@@ -146,3 +148,21 @@ async def _until_accepted(client: Client, room: str, content: str) -> None:
     sent = str(uuid.uuid4())
     while (await client.send(room, content, id=sent, patience=60))["status"] != "ACCEPTED":
         await asyncio.sleep(0.2)
+
+
+@played
+async def test_an_io_error_of_the_topics_costs_one_answer_and_no_restart(embedded_site: Site) -> None:
+    ann, bob = embedded_site.person("ann"), embedded_site.person("bob")
+    room = embedded_site.room(ann, bob)
+    with embedded_site.gateway() as gateway:
+        async with ann.socket(gateway, room) as a, bob.socket(gateway, room) as b:
+            await a.send(room, "before")
+            await b.until_texts(1)
+            break_handles(Path(embedded_site.topics_url.removeprefix("sqlite:")))  # the gateway's and the worker's
+            sent = str(uuid.uuid4())
+            for _ in range(100):
+                if (await a.send(room, "after", id=sent))["status"] == "ACCEPTED":
+                    break
+                await asyncio.sleep(0.05)
+            await b.until_texts(2)
+            assert b.texts == ["before", "after"]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pabal.appending import Topic
-from pabal.connect_topics import TopicConnection
+from pabal.connect_topics import TopicConnection, connect_topics
 from pabal.consuming import Consumer, consumer
 from pabal.dead_records import dead_of, dlq_of, replay, waiting
-from pabal.errors import InvalidInput, Outage, ValidationFailed
+from pabal.errors import InvalidInput, Outage, StoreFailed, ValidationFailed
 from pabal.handling import Received
 from pabal.policy import Backoff, RetryPolicy
 from pabal.topic import NewRecord
@@ -181,3 +181,35 @@ def test_a_schema_that_comes_later_counts_for_who_appended_before(topic: Topic) 
     topic.create(1, schema=SCHEMA)
     with pytest.raises(ValidationFailed):
         topic.append("late")
+
+
+def test_a_schema_that_another_process_gives_a_topic_reaches_who_is_at_work(topic: Topic, topics_url: str) -> None:
+    topic.create(1)
+    topic.append("early")
+    with connect_topics(topics_url) as elsewhere:
+        elsewhere.topic(topic.name).create(1, schema=SCHEMA)
+        given = time.monotonic()
+        with pytest.raises(ValidationFailed):
+            while time.monotonic() - given < 10.0:
+                topic.append("late")
+                time.sleep(0.05)
+        elsewhere.topic(topic.name).topics.append(topic.name, [NewRecord(b'"from who checks nothing"')])
+        assert run(topic, Seen(), 1).dead == 1
+        assert topic.schema == SCHEMA
+
+
+@pytest.mark.parametrize("topics_url", ["sqlite"], indirect=True)
+def test_what_is_read_is_checked_as_before_while_the_store_does_not_answer(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.create(1, schema=SCHEMA)
+    assert topic.schema == SCHEMA
+
+    def fail(name: str) -> dict[str, Any]:
+        raise StoreFailed("the disk is slow to answer")
+
+    monkeypatch.setattr(topic.topics, "settings", fail)
+    monkeypatch.setattr("pabal.appending.SLOW_POLL", 0.0)
+    assert topic.body_of(NewRecord(b'{"n": 1}')) == {"n": 1}
+    with pytest.raises(ValidationFailed):
+        topic.body_of(NewRecord(b"1"))

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from pabal.connect_topics import connect_topics
-from pabal.errors import InvalidInput, InvalidUrl, StoreFailed, Uncertain
+from pabal.errors import InvalidInput, InvalidUrl, NameTaken, StoreFailed, Uncertain
 from pabal.ids import new_token
 from pabal.testing.topic_place import commit, joined, take
 from pabal.topic import NewRecord, Shape
 from pabal.topics.kafka import KafkaSettings, KafkaTopics
+from pabal.topics.kafka.documents import SETTINGS_TOPIC, proposal_key
 from pabal.topics.partition import partition_of
 from tests.services.kafka import KafkaServer
 
@@ -48,6 +49,18 @@ def test_we_read_what_kcat_appends(kafka: KafkaServer, name: str) -> None:
         ("room-1", {"n": 1}, {"h": "1"}),
         ("room-1", b"plain words", {"h": "1"}),
     ]
+
+
+def test_who_proposes_a_schema_a_moment_after_another_changes_nothing(kafka: KafkaServer, name: str) -> None:
+    first, second = {"type": "string"}, {"type": "object"}
+    with connect_topics(kafka.url) as topics, connect_topics(kafka.url) as others:
+        topics.topic(name).create(1, schema=first)
+        # As if the other had looked before the first was there, and proposed after.
+        late = NewRecord(json.dumps({"schema": second}).encode(), proposal_key(name))
+        others.driver.append(SETTINGS_TOPIC, [late])
+        assert topics.topic(name).schema == others.topic(name).schema == first
+        with pytest.raises(NameTaken, match="another schema"):
+            others.topic(name).create(1, schema=second)
 
 
 def test_both_drivers_put_a_key_into_the_same_partition(kafka: KafkaServer, name: str) -> None:

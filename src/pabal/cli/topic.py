@@ -56,7 +56,7 @@ def create(name: str, partitions: int, max_age: float, max_bytes: int, schema: I
     """Make a topic; it keeps its partitions and its schema.
 
     The version of the schema is part of the name: another schema is another topic, such as chat.messages.v2. Making a
-    topic that is there is fine, unless it has another number of partitions.
+    topic that is there is fine, unless it has another number of partitions or another schema.
 
     \b
     Examples:

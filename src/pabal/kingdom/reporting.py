@@ -23,6 +23,7 @@ from pabal.kingdom.routing import Table
 from pabal.kingdom.sentinel.problems import FILE as WATCHERS
 from pabal.kingdom.sentinel.problems import Problems
 from pabal.kingdom.staleness import config_problems
+from pabal.kingdom.strays import stray_problems
 from pabal.kingdom.supervision import holder_of
 from pabal.runtime.heartbeat import read_pulse
 from pabal.store import Entry, State
@@ -79,6 +80,7 @@ def report(home: Home) -> Report:
             *config_problems(home),
             *routing.problems,
             *_set_aside(home),
+            *stray_problems(home),
             *_orphaned(home, routing),
             *_late(home, routing),
             *_watchers(home),

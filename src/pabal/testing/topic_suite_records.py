@@ -203,6 +203,22 @@ class RecordTests(TopicPlace):
         finally:
             other.close()
 
+    def test_what_a_topic_is_made_with_stands_beside_what_it_has_and_replaces_nothing(
+        self, topics: Topics, reopen: Reopen, topic: str
+    ) -> None:
+        assert topics.create(topic, Shape(1), {"n": 1}) is True
+        other = reopen()
+        try:
+            assert other.create(topic, Shape(1), {"n": 1, "m": [2]}) is False
+            assert topics.create(topic, Shape(1)) is False
+            with pytest.raises(NameTaken, match="another n"):
+                topics.create(topic, Shape(1), {"n": 2, "k": 3})
+            assert topics.settings(topic) == other.settings(topic) == {"n": 1, "m": [2]}
+            other.configure(topic, {"m": 5})
+            assert topics.settings(topic) == {"m": 5}
+        finally:
+            other.close()
+
     def test_a_reader_that_waits_is_woken_by_an_append(self, topics: Topics, topic: str) -> None:
         topics.create(topic, Shape(1))
         append(topics, topic, "first")

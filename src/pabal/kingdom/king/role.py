@@ -1,4 +1,4 @@
-"""The King as a process: results first, for they make room, then events, then schedules."""
+"""The King as a process: results first, for they make room, then events, schedules, and files that nobody takes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pabal.kingdom.layout import EVENTS, RESULTS
 from pabal.kingdom.reclaiming import reclaim
 from pabal.kingdom.routing import Routing
 from pabal.kingdom.serving import role_lock, serve
+from pabal.kingdom.strays import Strays
 from pabal.runtime.service import Task
 
 _BLOCK = 20  # ids reserved at once
@@ -32,4 +33,4 @@ def tasks(home: Home) -> tuple[Task, ...]:
     archive = Archive(home)
     archive.catch_up()
     routing = Routing(home.root, home.config.engine)
-    return Results(home, archive), Dispatch(home, routing, archive), Schedules(home, routing)
+    return Results(home, archive), Dispatch(home, routing, archive), Schedules(home, routing), Strays(home)

@@ -21,6 +21,7 @@ from pabal.names import check_name
 from pabal.topic import (
     DEFAULT_PATIENCE,
     DEFAULT_SESSION,
+    NO_SETTINGS,
     Bounds,
     NewRecord,
     Position,
@@ -28,8 +29,9 @@ from pabal.topic import (
     Shape,
     Share,
 )
-from pabal.topic_limits import check_partition, check_records, check_shape, check_topic
-from pabal.topics.kafka.looking import SETTINGS_TOPIC, Looking
+from pabal.topic_limits import check_partition, check_records, check_shape, check_topic, joined
+from pabal.topics.kafka.documents import SETTINGS_TOPIC, Documents, proposal_key
+from pabal.topics.kafka.looking import Looking
 from pabal.topics.kafka.member import KafkaMember
 from pabal.topics.kafka.producing import Producing
 from pabal.topics.kafka.settings import LARGEST_BATCH, KafkaSettings, limits_of
@@ -45,11 +47,12 @@ class KafkaTopics:
             self._admin = AdminClient(settings.common())
         self._producing = Producing(settings)
         self._looking = Looking(settings)
+        self._documents = Documents(self._looking)
         self._partitions: dict[str, int] = {}
 
     # Topics
 
-    def create(self, topic: str, shape: Shape) -> bool:
+    def create(self, topic: str, shape: Shape, settings: Mapping[str, Any] = NO_SETTINGS) -> bool:
         """Make the topic with as many replicas as the settings say."""
         check_topic(topic)
         partitions, max_age, max_bytes = check_shape(shape)
@@ -57,12 +60,12 @@ class KafkaTopics:
             "min.insync.replicas": str(self._settings.min_insync),
             "max.message.bytes": str(LARGEST_BATCH),
         }
-        if self._create(topic, partitions, config):
-            return True
-        found = self._count(topic)
-        if found != partitions:
+        made = self._create(topic, partitions, config)
+        if not made and (found := self._count(topic)) != partitions:
             raise NameTaken(f"topic {topic} is there with {found} partitions, not {partitions}")
-        return False
+        if settings:
+            self._propose(topic, settings)
+        return made
 
     def topics(self) -> list[str]:
         """Name every topic but Kafka's own and ours."""
@@ -101,13 +104,12 @@ class KafkaTopics:
             self._count(SETTINGS_TOPIC)
         except TopicUnknown:
             return {}
-        return self._looking.document(topic)
+        return self._documents.of(topic)
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
         """Keep a document for this topic, in a compacted topic of its own."""
         self._count(topic)
-        self._create(SETTINGS_TOPIC, 1, {"cleanup.policy": "compact"})
-        self._producing.append(SETTINGS_TOPIC, [NewRecord(jsontext.encode(dict(settings)), key=topic)])
+        self._keep(topic, settings)
 
     # Records
 
@@ -187,6 +189,17 @@ class KafkaTopics:
         """Send what is on its way and let go of the cluster."""
         self._producing.close()
         self._looking.close()
+
+    def _propose(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """Let the topic carry these settings; of several who propose them at once the first in the log counts."""
+        carried = self.settings(topic)
+        if joined(topic, carried, settings) != carried:
+            self._keep(proposal_key(topic), settings)
+            joined(topic, self.settings(topic), settings)
+
+    def _keep(self, key: str, settings: Mapping[str, Any]) -> None:
+        self._create(SETTINGS_TOPIC, 1, {"cleanup.policy": "compact"})
+        self._producing.append(SETTINGS_TOPIC, [NewRecord(jsontext.encode(dict(settings)), key=key)])
 
     def _create(self, topic: str, partitions: int, config: dict[str, str]) -> bool:
         wanted = NewTopic(topic, partitions, self._settings.replication, config=config)

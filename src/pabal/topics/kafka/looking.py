@@ -1,20 +1,17 @@
-"""Reading a Kafka topic without a group: records by offset, bounds, the documents kept for topics."""
+"""Reading a Kafka topic without a group: records by offset, and bounds."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from pabal import jsontext
 from pabal.topic import Bounds, Record
 from pabal.topics.kafka.settings import KafkaSettings
 from pabal.topics.kafka.translating import records_of, translated
 
-SETTINGS_TOPIC = "pabal.settings"  # compacted: the last document of each topic
 _READER = "pabal.reader"  # the client wants a name; nothing is ever committed under it
 
 _LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
@@ -51,17 +48,6 @@ class Looking:
         wanted = [TopicPartition(topic, number, max(0, round(at * 1000))) for number in range(partitions)]
         with self._lock, translated(f"looking at {topic}", self._settings.servers):
             return [found.offset for found in self._current().offsets_for_times(wanted, self._settings.timeout)]
-
-    def document(self, topic: str) -> Mapping[str, Any]:
-        """Return the last document that was kept for a topic."""
-        found: Mapping[str, Any] = {}
-        offset = 0
-        while records := self.page(SETTINGS_TOPIC, 0, offset, 1000):
-            for record in records:
-                if record.key == topic:
-                    found = jsontext.decode(record.value)
-            offset = records[-1].offset + 1
-        return found
 
     def close(self) -> None:
         with self._lock:

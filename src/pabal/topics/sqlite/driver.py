@@ -1,6 +1,7 @@
 """The topics of one SQLite file, which may hold queues as well. Threads and processes may share it.
 
-`<db>.bells/topic~<name>` is rung after each commit that appended to the topic or changed one of its groups.
+`<db>.bells/topic~<name>` is rung after each commit that appended to the topic or changed one of its groups. After an
+I/O error the call under way says so, and the next one opens the file anew.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pabal import jsontext
 from pabal.clock import Clock, SystemClock
-from pabal.errors import NameTaken, StoreError, TopicUnknown, Uncertain
+from pabal.errors import StoreError, Uncertain
 from pabal.ids import new_token
 from pabal.names import check_name
-from pabal.sql.connection import Connection, table_names
-from pabal.sql.migrate import fact, migrate
-from pabal.sql.sqlite import Database
+from pabal.sql.connection import table_names
+from pabal.sql.migrate import fact
 from pabal.sql.writer import Transaction
 from pabal.stores.place import require_local
 from pabal.stores.sqlite.bells import Bells
 from pabal.topic import (
     DEFAULT_PATIENCE,
     DEFAULT_SESSION,
+    NO_SETTINGS,
     Bounds,
     NewRecord,
     Position,
@@ -35,8 +35,9 @@ from pabal.topic import (
     Share,
 )
 from pabal.topic_limits import check_partition, check_records, check_shape, check_topic
-from pabal.topics.sqlite import groups, retention
+from pabal.topics.sqlite import catalog, groups, retention
 from pabal.topics.sqlite.appending import Sheaf
+from pabal.topics.sqlite.handle import Handle
 from pabal.topics.sqlite.member import Place, SqliteMember
 from pabal.topics.sqlite.rows import Known, bounds_of, first_from, page
 
@@ -52,7 +53,7 @@ class SqliteTopics:
         self._trimmed: dict[str, float] = {}
         path = Path(os.path.abspath(path))
         require_local(path.parent)
-        self._db = Database(path, prepare=_prepare, committed=self._ring)
+        self._db = Handle(path, committed=self._ring)
         self._bells = Bells(path.with_name(f"{path.name}.bells"))
 
     @staticmethod
@@ -62,11 +63,11 @@ class SqliteTopics:
 
     # Topics
 
-    def create(self, topic: str, shape: Shape) -> bool:
-        """Make the topic with its partitions."""
+    def create(self, topic: str, shape: Shape, settings: Mapping[str, Any] = NO_SETTINGS) -> bool:
+        """Make the topic with its partitions, in one transaction."""
         check_topic(topic)
         check_shape(shape)
-        return self._db.write(lambda tx: _create(tx, topic, shape), durable=True)
+        return self._db.write(lambda tx: catalog.create(tx, topic, shape, settings), durable=True)
 
     def topics(self) -> list[str]:
         """Name every topic, sorted."""
@@ -88,15 +89,13 @@ class SqliteTopics:
 
     def settings(self, topic: str) -> Mapping[str, Any]:
         """Return the document given to `configure`."""
-        number = self._find(topic).id
-        text: str = self._db.read(lambda db: db.execute("select settings from topics where id = ?", (number,)).get)
-        found: Mapping[str, Any] = jsontext.decode(text.encode())
-        return found
+        known = self._find(topic)
+        return self._db.read(lambda db: catalog.settings_of(db, known))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
         """Keep a document for this topic."""
-        number, text = self._find(topic).id, jsontext.encode(dict(settings)).decode()
-        self._db.write(lambda tx: tx.run("update topics set settings = ? where id = ?", (text, number)), durable=True)
+        known = self._find(topic)
+        self._db.write(lambda tx: catalog.configure(tx, known.id, settings), durable=True)
 
     # Records
 
@@ -203,48 +202,11 @@ class SqliteTopics:
     def _find(self, topic: str) -> Known:
         known = self._known.get(topic)
         if known is None:
-            known = self._known[topic] = self._db.read(lambda db: _find(db, check_topic(topic)))
+            known = self._known[topic] = self._db.read(lambda db: catalog.find(db, check_topic(topic)))
         return known
 
     def _ring(self, rings: dict[str, int]) -> None:
         self._bells.ring(rings)
-
-
-def _prepare(connection: Connection) -> None:
-    migrate(connection, "topics", __package__)
-
-
-def _find(db: Connection, topic: str) -> Known:
-    row = next(
-        iter(
-            db.execute(
-                "select id, base, partitions from topics where name = ?1 and name = ?1 collate binary",
-                (topic,),
-            )
-        ),
-        None,
-    )
-    if row is None:
-        raise TopicUnknown(f"no topic {topic}: make it with `pabal topic create {topic}`, or correct the name")
-    number, base, partitions = row
-    return Known(number, topic, base, partitions)
-
-
-def _create(tx: Transaction, topic: str, shape: Shape) -> bool:
-    found = tx.run("select name, partitions from topics where name = ?", (topic,)).fetchone()
-    if found is not None:
-        name, partitions = found
-        if name != topic:
-            raise NameTaken(f"topic {topic!r} differs from {name!r} only in case: use one of them")
-        if partitions != shape.partitions:
-            raise NameTaken(f"topic {topic} is there with {partitions} partitions, not {shape.partitions}")
-        return False
-    base = tx.run("select coalesce(max(id), 0) + 1 from topic_partitions").get
-    tx.many("insert into topic_partitions (id) values (?)", [(base + number,) for number in range(shape.partitions)])
-    tx.run(
-        "insert into topics (name, base, partitions, max_age, max_bytes) values (?, ?, ?, ?, ?)", (topic, base, *shape)
-    )
-    return True
 
 
 def _own_name() -> str:
