@@ -4,7 +4,7 @@ The boot clock never steps and counts time spent suspended; its readings mean so
 """
 
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -37,11 +37,5 @@ class SystemClock:
             # No Linux: the moment of boot is as good a name, rounded to survive small steps of the wall clock.
             return f"{round((time.time() - self.boot()) / 600) & 0xFFFFFFFF:08x}"
 
-    def now(self) -> float:
-        return time.time()
-
-    def boot(self) -> float:
-        return time.clock_gettime(_BOOT_CLOCK)
-
-
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    now = staticmethod(time.time)
+    boot = staticmethod(partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))

@@ -46,12 +46,12 @@ class Drafting:
     def draft(self, body: Json | bytes, options: Options) -> Draft:
         """Make one message, or raise the InvalidInput that says what is wrong with it."""
         ruling = self._in_force()
-        if options or ruling.policy.ttl or ruling.check is not None:
+        if options or not ruling.plain:
             return self._draft(body, ruling, *self._read(options, ruling))
         # The usual case, at a third of the price.
         if type(body) is not bytes:
             check(body)
-        message = Message(self._ids(), body, created_at=round(self._clock.now(), 3))
+        message = Message(self._ids(), body, created_at=int(self._clock.now() * 1000) / 1000)
         return Draft(self._name, message, 0.0, False, ruling.terms)
 
     def drafts(self, items: Iterable[Json | bytes | Message | Draft], options: Options) -> list[Draft]:

@@ -18,6 +18,8 @@ class Ruling:
         self.policy = policy
         self.terms = Terms(policy.dedup_window, policy.max_bytes, policy.max_waiting)
         self.done = Done(keep=policy.done_retention > 0)
+        # Messages are as their publishers say.
+        self.plain = not policy.ttl and policy.body_schema is None and policy.message_schema is None
 
     @cached_property
     def check(self) -> Check | None:

@@ -7,9 +7,10 @@ role's default says, and plans do not depend on statistics.
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, LiteralString
 from urllib.parse import parse_qsl, quote, urlencode
 
 from pabal.errors import ExtraMissing, InvalidUrl, StoreRefused
@@ -55,6 +56,24 @@ class Link(psycopg.Connection[Any]):
     """One connection, on which no statement is waited for without end. `started` tells it from others of its pid."""
 
     pid, started, answer = 0, "", ANSWER_SECONDS
+    again = False  # what is done with it now may have been done before, over a link that broke
+
+    @cached_property
+    def _cursors(self) -> dict[str, psycopg.Cursor[Any]]:
+        return {}
+
+    def ask(self, statement: LiteralString, values: Sequence[object], *, binary: bool = False) -> list[Any]:
+        """Return the rows of a statement that comes again and again: it is prepared, and its cursor kept.
+
+        A new cursor finds out anew how to write each value, at the price of all else that a client does.
+        """
+        cursor = self._cursors.get(statement)
+        if cursor is None:
+            cursor = self._cursors[statement] = self.cursor(binary=binary)
+        rows = cursor.execute(statement, values, prepare=True).fetchall()
+        if cursor.pgresult is not None:
+            cursor.pgresult.clear()  # the documents in it may be large
+        return rows
 
     @cached_property
     def _heard(self) -> select.poll:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 import psycopg  # after links, which says what to install where it is missing
@@ -62,8 +63,14 @@ class Server:
         self._idle: list[Link] = []
 
     def run(self, work: Callable[[Link], T], *, repeatable: bool = True) -> T:
-        """Return what the work returned, repeated on a new connection if the old one broke and it can be."""
-        return self.attempt(lambda link, again: work(link), repeatable=repeatable)
+        """Return what the work returned, repeated on a new connection if the old one broke and it can be.
+
+        `link.again` tells the work whether an earlier try of it may have gone through.
+        """
+        try:
+            return self._once(work, None)
+        except (Unreached, _Cut, _Clash) as exc:
+            return self._repeat(work, exc, repeatable)
 
     def read(self, work: Callable[[Link], T]) -> T:
         """Return the answer to a question, which may be asked again."""
@@ -72,35 +79,32 @@ class Server:
         except Uncertain as exc:
             raise StoreFailed(f"{self.place} did not answer: see that the server runs and repeat") from exc
 
-    def attempt(self, work: Callable[[Link, bool], T], *, repeatable: bool = True) -> T:
-        """Run work that hears whether an earlier try of it may have gone through."""
+    def _repeat(self, work: Callable[[Link], T], last: Exception, repeatable: bool) -> T:
         deadline = time.monotonic() + self._patience
-        cut: _Cut | None = None
-        for number in range(1_000_000):
-            try:
-                return self._once(work, cut)
-            except Unreached as exc:
-                last: Exception = exc
-            except _Cut as exc:
-                last = cut = exc
-                if not repeatable:
-                    break
-            except _Clash as exc:
-                last = exc
-            pause = _PAUSES[min(number, len(_PAUSES) - 1)]
+        cut = last if isinstance(last, _Cut) else None
+        pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
+        while repeatable or cut is None:
+            pause = next(pauses)
             if time.monotonic() + pause > deadline:
                 break
             time.sleep(pause)
+            try:
+                return self._once(work, cut)
+            except (Unreached, _Clash) as exc:
+                last = exc
+            except _Cut as exc:
+                last = cut = exc
         if cut:
             raise Uncertain(f"the link to {self.place} broke ({last}): it may or may not have been written") from last
         raise StoreFailed(f"{self.place}: {last}: see that the server runs and repeat") from last
 
-    def _once(self, work: Callable[[Link, bool], T], cut: _Cut | None) -> T:
+    def _once(self, work: Callable[[Link], T], cut: _Cut | None) -> T:
         link = self._borrow()
         try:
+            link.again = cut is not None
             if cut is not None:
                 link.execute(_END, (cut.pid, cut.started))
-            result = work(link, cut is not None)
+            result = work(link)
         except psycopg.Error as exc:
             whole = not link.closed and link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
             if whole:
@@ -153,12 +157,13 @@ class Server:
 
     def _borrow(self) -> Link:
         while True:
-            self.require_usable()
+            if self._closed:
+                self.require_usable()
             with self._mutex:
                 link = self._idle.pop() if self._idle else None
             if link is None:
                 return self.connect()
-            if not link.closed and not link.readable():
+            if not link.readable():
                 return link
             hang_up(link)  # the server has said something that nobody asked for: that it hangs up
 

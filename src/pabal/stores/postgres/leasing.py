@@ -44,10 +44,10 @@ class Leasing:
             asked = False  # some could not be read and were set aside: take others in their place
 
     def _take(self, values: tuple[object, ...], asked: bool) -> list[Row]:
-        def work(link: Link, again: bool) -> list[Row]:
-            return link.execute(self._sql(_LEASE), (*values, asked or again), binary=True, prepare=True).fetchall()
+        def work(link: Link) -> list[Row]:
+            return link.ask(self._sql(_LEASE), (*values, asked or link.again), binary=True)
 
-        return self._server.attempt(work)
+        return self._server.run(work)
 
     def expired(self, queue: str, limit: int) -> list[Lease]:
         """Take over what ran out; see the contract."""
@@ -58,7 +58,7 @@ class Leasing:
         values = (number, limit, SWEEPER_SECONDS, token)
 
         def work(link: Link) -> list[Row]:
-            return link.execute(self._sql(_TAKE_OVER), values, binary=True, prepare=True).fetchall()
+            return link.ask(self._sql(_TAKE_OVER), values, binary=True)
 
         return self._leases(queue, number, token, self._server.run(work))
 

@@ -1,6 +1,7 @@
 """Publishing in one statement, on a connection of ours or inside the application's own transaction."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -35,8 +36,9 @@ class Publishing:
         sheets = self._prepare(drafts)
         if not sheets:
             return []
+        put = self._put_one if len(sheets) == 1 and plain(sheets[0]) else self._put
         try:
-            return self._server.run(lambda link: self._insert(link, sheets), repeatable=False)
+            return self._server.run(partial(put, sheets), repeatable=False)
         except Uncertain as exc:
             raise Uncertain(str(exc), tuple(draft.message.id for draft in drafts)) from exc.__cause__
         except Rule as exc:
@@ -47,30 +49,38 @@ class Publishing:
         sheets = self._prepare(drafts)
         if not sheets:
             return []
+        columns = columns_of(sheets, self._queues.known)
         with within(connection, _full) as link:
-            return self._insert(link, sheets)
+            [(firsts,)] = link.execute(self._sql(_PUBLISH), columns, prepare=True).fetchall()
+        return _answers(sheets, firsts)
 
     def _prepare(self, drafts: Sequence[Draft]) -> list[Sheet]:
+        self._server.require_usable()
         sheets = write_down(drafts, self._codec)
-        self._queues.make(draft.queue for draft in drafts)
+        for draft in drafts:
+            if draft.queue not in self._queues.known:
+                self._queues.make([draft.queue])
         return sheets
 
-    def _insert(self, link: Link, sheets: Sequence[Sheet]) -> list[Published]:
-        if len(sheets) == 1 and plain(sheets[0]):
-            return [self._insert_one(link, sheets[0])]
-        found = link.execute(self._sql(_PUBLISH), columns_of(sheets, self._queues.known), prepare=True).fetchone()
-        firsts = (found or (None,))[0] or [None] * len(sheets)
-        return [
-            Published(sheet.draft.message.id) if first is None else Published(first, True)
-            for sheet, first in zip(sheets, firsts, strict=True)
-        ]
+    def _put(self, sheets: Sequence[Sheet], link: Link) -> list[Published]:
+        [(firsts,)] = link.ask(self._sql(_PUBLISH), columns_of(sheets, self._queues.known))
+        return _answers(sheets, firsts)
 
-    def _insert_one(self, link: Link, sheet: Sheet) -> Published:
-        draft, document = sheet
-        id = draft.message.id
-        values = (self._queues.known[draft.queue], id, crc32(document), document, draft.queue)
-        new = link.execute(self._sql(_PUBLISH_ONE), values, prepare=True).fetchone()
-        return Published(id, duplicate=new is None)
+    def _put_one(self, sheets: Sequence[Sheet], link: Link) -> list[Published]:
+        [(draft, document)] = sheets
+        id, queue = draft.message.id, draft.queue
+        values = (self._queues.known[queue], id, crc32(document), document, queue)
+        return [Published(id, duplicate=not link.ask(self._sql(_PUBLISH_ONE), values))]
+
+
+def _answers(sheets: Sequence[Sheet], firsts: Sequence[str | None] | None) -> list[Published]:
+    """Return what to tell of each, from the ids under which they were there already; None if all were new."""
+    if firsts is None:
+        return [Published(sheet.draft.message.id) for sheet in sheets]
+    return [
+        Published(sheet.draft.message.id) if first is None else Published(first, True)
+        for sheet, first in zip(sheets, firsts, strict=True)
+    ]
 
 
 def _full(rule: Rule) -> QueueFull:

@@ -38,14 +38,12 @@ class Settling:
         """Name the queues that follow-ups go to."""
         return list({sheet.draft.queue for sheets in self._then.values() for sheet in sheets})
 
-    def run(
-        self, places: Sequence[int], known: Mapping[str, int], schema: Schema, link: Link, again: bool
-    ) -> list[Outcome]:
+    def run(self, places: Sequence[int], known: Mapping[str, int], schema: Schema, link: Link) -> list[Outcome]:
         """Settle those at some places of the call. After a try that was cut off, what is lost may have been applied."""
         statement, values = self._statement(places, known)
-        found = link.execute(schema(statement), values, prepare=True).fetchone()
-        outcomes = [_OUTCOMES[number] for number in (found or ([],))[0]]
-        if again and Outcome.LOST in outcomes:
+        [(numbers,)] = link.ask(schema(statement), values)
+        outcomes = [_OUTCOMES[number] for number in numbers]
+        if link.again and Outcome.LOST in outcomes:
             ids = tuple(self._settlements[place].receipt.id for place in places)
             raise Uncertain("the link broke: these verdicts may have been applied, or the leases were lost before", ids)
         return outcomes

@@ -96,7 +96,7 @@ class PostgresStore:
         self._queues.make(work.queues)
         outcomes = [Outcome.LOST] * len(settlements)
         for places in work.rounds:
-            found = self._server.attempt(partial(work.run, places, self._queues.known, self._sql))
+            found = self._server.run(partial(work.run, places, self._queues.known, self._sql))
             for place, outcome in zip(places, found, strict=True):
                 outcomes[place] = outcome
         return outcomes
