@@ -1,6 +1,7 @@
 """Leasing in one statement, repeated under the same token if the link breaks: what it holds is given again."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from pabal.codec import Codec
 from pabal.errors import DecodeError
@@ -79,14 +80,15 @@ class Leasing:
 
     def _leases(self, queue: str, number: int, token: str, rows: list[Row]) -> list[Lease]:
         leases, unreadable = [], []
-        rows.sort(key=lambda row: (row[6], row[2], row[0]))
+        rows.sort(key=itemgetter(6, 2, 0))
         for id, attempt, due_at, failure, crc, document, _, _ in rows:
             try:
                 message = read_message(self._codec, document, crc)
             except DecodeError as exc:
                 unreadable.append((id, *fault(exc, due_at, attempt)))
                 continue
-            leases.append(Lease(Receipt(queue, id, token), message, attempt, due_at, failure_of(failure)))
+            told = None if failure is None else failure_of(failure)
+            leases.append(Lease(Receipt(queue, id, token), message, attempt, due_at, told))
         if unreadable:
             ids, states, failures = (list(column) for column in zip(*unreadable, strict=True))
             self._server.run(lambda link: link.execute(self._sql(_ASIDE), (number, ids, token, states, failures)))

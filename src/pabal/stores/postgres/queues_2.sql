@@ -68,7 +68,8 @@ begin
   return outcomes;
 end $$;
 
--- Apply plain verdicts of done for what one token holds of one queue: the usual many, with less to say of each.
+-- Apply plain verdicts of done for what one token holds of one queue: the usual many, with less to say of each. The
+-- answer is null if all were applied.
 create function pabal.ack(number integer, names text[], under text) returns smallint[] language plpgsql as $$
 declare
   most integer := cardinality(names);
@@ -87,7 +88,7 @@ begin
   )
   select coalesce(array_agg(id), '{}') into applied from changed;
   if cardinality(applied) = most then
-    return array_fill(0::smallint, array[most]);
+    return null;
   end if;
   return array(
     select case when told.id = any(applied) then 0 when m.token = under and m.state = 4 then 1 else 2 end

@@ -42,6 +42,8 @@ class Settling:
         """Settle those at some places of the call. After a try that was cut off, what is lost may have been applied."""
         statement, values = self._statement(places, known)
         [(numbers,)] = link.ask(schema(statement), values)
+        if numbers is None:
+            return [Outcome.APPLIED] * len(places)
         outcomes = [_OUTCOMES[number] for number in numbers]
         if link.again and Outcome.LOST in outcomes:
             ids = tuple(self._settlements[place].receipt.id for place in places)
@@ -63,10 +65,14 @@ class Settling:
 
 def _acks_of_one(told: Sequence[Settlement]) -> bool:
     """Say whether these are plain acks of what one token holds of one queue: the usual call."""
-    first = told[0].receipt
-    return all(
-        verdict == _PLAIN and receipt.token == first.token and receipt.queue == first.queue for receipt, verdict in told
-    )
+    first, plain = told[0]
+    if plain != _PLAIN:
+        return False
+    queue, token = first.queue, first.token
+    for receipt, verdict in told:
+        if receipt.token != token or receipt.queue != queue or verdict is not plain and verdict != plain:
+            return False
+    return True
 
 
 def _columns(told: Sequence[Settlement], known: Mapping[str, int]) -> list[Any]:
@@ -88,8 +94,10 @@ def _kind(verdict: Verdict) -> int:
     return _DEAD
 
 
-def _rounds(settlements: Sequence[Settlement]) -> list[list[int]]:
+def _rounds(settlements: Sequence[Settlement]) -> Sequence[Sequence[int]]:
     """Return the places of the settlements, shared out so that none of a round names the same message twice."""
+    if len({(receipt.queue, receipt.id) for receipt, _ in settlements}) == len(settlements):
+        return [range(len(settlements))] if settlements else []
     rounds: list[list[int]] = []
     seen: dict[tuple[str, str], int] = {}
     for place, (receipt, _) in enumerate(settlements):

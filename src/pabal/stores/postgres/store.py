@@ -91,15 +91,14 @@ class PostgresStore:
         """Apply each verdict that is current, with its follow-ups. Every commit here is durable."""
         self._server.require_usable()
         work = Settling(settlements, self._codec)
-        for receipt, _ in settlements:
-            self._queues.number(receipt.queue)
+        for queue in {receipt.queue for receipt, _ in settlements}:
+            self._queues.number(queue)
         self._queues.make(work.queues)
-        outcomes = [Outcome.LOST] * len(settlements)
+        outcomes: dict[int, Outcome] = {}
         for places in work.rounds:
             found = self._server.run(partial(work.run, places, self._queues.known, self._sql))
-            for place, outcome in zip(places, found, strict=True):
-                outcomes[place] = outcome
-        return outcomes
+            outcomes.update(zip(places, found, strict=True))
+        return [outcomes[place] for place in range(len(settlements))]
 
     # Looking
 
