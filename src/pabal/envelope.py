@@ -15,7 +15,7 @@ from pabal.jsontext import Json
 from pabal.message import Message, check_message, priority_of
 
 
-class Envelope(msgspec.Struct, omit_defaults=True, rename="camel"):
+class Envelope(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
     message_id: str
     timestamp: datetime
     payload: Any

@@ -27,7 +27,7 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
 )
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A JSON value or bytes, and what is said of it. `attributes` are the application's, `headers` travel unchanged."""
 
     id: str

@@ -65,7 +65,7 @@ class Terms(NamedTuple):
     max_waiting: int = 0  # 0: no limit. Never applied to follow-ups, retries and revived messages.
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """A message on its way: which queue, after what delay, under which terms. Made by `Queue.draft`."""
 
     queue: str
@@ -75,14 +75,14 @@ class Draft(msgspec.Struct, frozen=True):
     terms: Terms = Terms()
 
 
-class Published(msgspec.Struct, frozen=True):
+class Published(msgspec.Struct, frozen=True, gc=False):
     """What publish says of one message: `id` is the first one's if it was a duplicate."""
 
     id: str
     duplicate: bool = False
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """The proof of a lease and its fence: the token is new at every lease and stays through extend."""
 
     queue: str
@@ -126,7 +126,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     repeats: int = 1
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """A message that the caller now holds. `attempt` counts this lease; `failure` is the one before it, if any."""
 
     receipt: Receipt
