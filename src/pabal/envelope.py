@@ -5,7 +5,7 @@ Only `payload` is needed: a document with nothing else is a message. Fields that
 
 from base64 import b64decode
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -120,9 +120,8 @@ def _unpack(payload: Any, encoding: str) -> bytes:
     raise ValueError(f"payloadEncoding must be base64 or absent; found {encoding!r:.40}")
 
 
-@lru_cache(maxsize=8)  # the messages of a batch share their times
-def _instant(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+# The messages of a batch share their times.
+_instant = lru_cache(maxsize=8)(partial(datetime.fromtimestamp, tz=UTC))
 
 
 @lru_cache(maxsize=8)

@@ -23,32 +23,34 @@ class IdMaker:
         self._last = 0
 
     def __call__(self) -> str:
-        return _text(self._count(1))
+        return self._take(1)[1]
 
     def many(self, count: int) -> list[str]:
         """Make the ids of a batch: one look at the clock for all, and most digits written once for 256 of them."""
-        first = self._count(count)
+        first, text = self._take(count)
         ids: list[str] = []
         while count:
             low = first & 255
             some = min(count, 256 - low)
             ends = bytearray(getrandbits(some * 40).to_bytes(some * 5, "big"))
             ends[::5] = range(low, low + some)
-            head = _text(first)[:-10]
+            head = text[:-10]
             ids += [head + end for end in ends.hex(" ", 5).split()]
             first += some
             count -= some
+            if count:
+                text = _text(first)
         return ids
 
-    def _count(self, count: int) -> int:
-        """Take so many numbers, each of milliseconds and counter, and return the first."""
+    def _take(self, count: int) -> tuple[int, str]:
+        """Take so many numbers, each of milliseconds and counter; return the first, and its id."""
         # A random start below a quarter of the range leaves the rest for counting up within the millisecond.
         first = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
         with self._lock:
             if first <= self._last:
                 first = self._last + 1
             self._last = first + count - 1
-        return first
+        return first, _text(first)
 
 
 def _text(number: int) -> str:
