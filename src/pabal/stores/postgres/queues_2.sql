@@ -74,24 +74,24 @@ create function pabal.ack(number integer, names text[], under text) returns smal
 declare
   most integer := cardinality(names);
   at double precision := pabal.wall();
-  applied text[];
+  applied integer;
 begin
   if exists (select from pabal.messages where queue_id = number and grp is not null and state < 4) then
     return pabal.settle(array_fill(number, array[most]), names, array_fill(under, array[most]),
       array_fill(0::smallint, array[most]), array_fill(0::double precision, array[most]), array_fill(null::text, array[most]));
   end if;
-  with changed as (
-    update pabal.messages as m set state = 4, moment = at, failure = null, document = null
-    from (select number as queue, unnest(names) as id order by id) as told
-    where m.queue_id = told.queue and m.id = told.id and m.state + 0 = 2 and m.token = under
-    returning m.id
-  )
-  select coalesce(array_agg(id), '{}') into applied from changed;
-  if cardinality(applied) = most then
+  update pabal.messages as m set state = 4, moment = at, failure = null, document = null
+  from (select number as queue, unnest(names) as id order by id) as told
+  where m.queue_id = told.queue and m.id = told.id and m.state + 0 = 2 and m.token = under;
+  get diagnostics applied = row_count;
+  if applied = most then
     return null;
   end if;
   return array(
-    select case when told.id = any(applied) then 0 when m.token = under and m.state = 4 then 1 else 2 end
+    select case
+      when m.token = under and m.state = 4 then (case when m.xmin = pg_current_xact_id()::xid then 0 else 1 end)
+      else 2
+    end
     from (select number as queue, * from unnest(names) with ordinality as told (id, ord) offset 0) as told
     left join pabal.messages as m on m.queue_id = told.queue and m.id = told.id order by told.ord
   );

@@ -96,7 +96,7 @@ def _kind(verdict: Verdict) -> int:
 
 def _rounds(settlements: Sequence[Settlement]) -> Sequence[Sequence[int]]:
     """Return the places of the settlements, shared out so that none of a round names the same message twice."""
-    if len({(receipt.queue, receipt.id) for receipt, _ in settlements}) == len(settlements):
+    if len({receipt.id for receipt, _ in settlements}) == len(settlements):
         return [range(len(settlements))] if settlements else []
     rounds: list[list[int]] = []
     seen: dict[tuple[str, str], int] = {}
