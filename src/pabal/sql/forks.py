@@ -1,8 +1,8 @@
 """Forks: an object that must not live through one is told before and after, for as long as it is there."""
 
 import os
+import threading
 import weakref
-from collections.abc import Callable
 from typing import Protocol
 
 
@@ -14,19 +14,34 @@ class Forked(Protocol):
     def after_fork_in_child(self) -> None: ...
 
 
+_known: "list[weakref.ref[Forked]]" = []
+_forking = threading.Lock()  # held from before a fork until after it: one at a time
+_told: list[Forked] = []  # who was told before it, to be told after it
+
+
 def survive_fork(whom: Forked) -> None:
     """Call the three methods of this object around every fork; it is not kept alive for it."""
-    reference = weakref.ref(whom)
+    _known.append(weakref.ref(whom, _known.remove))
 
-    def hook(name: str) -> Callable[[], None]:
-        def run() -> None:
-            if (found := reference()) is not None:
-                getattr(found, name)()
 
-        return run
+def _before() -> None:
+    _forking.acquire()
+    for reference in reversed(_known.copy()):
+        if (whom := reference()) is not None:
+            _told.append(whom)
+            whom.before_fork()
 
-    os.register_at_fork(
-        before=hook("before_fork"),
-        after_in_parent=hook("after_fork_in_parent"),
-        after_in_child=hook("after_fork_in_child"),
-    )
+
+def _after_in_parent() -> None:
+    while _told:
+        _told.pop().after_fork_in_parent()
+    _forking.release()
+
+
+def _after_in_child() -> None:
+    while _told:
+        _told.pop().after_fork_in_child()
+    _forking.release()
+
+
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
