@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -55,16 +56,10 @@ def to_topic(queue: Queue, topic: Topic, *, concurrency: int = 1) -> Worker:
                     delivery.release()
                     raise
                 log.warning("%s waits for %s: %s", delivery.receipt, topic.name, exc)
-            _rest(carrier, OUTAGE.delay(outages, random.random()))
+            sit_out(outages, lambda: carrier.stopping)
 
     carrier = worker(queue, carry, concurrency=concurrency)
     return carrier
-
-
-def _rest(carrier: Worker, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not carrier.stopping and (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, _SLICE))
 
 
 def to_queue(topic: Topic, group: str, queue: Queue, *, session: float = DEFAULT_SESSION) -> Consumer:
@@ -126,3 +121,10 @@ def _text_of(name: str, value: Any) -> str:
 
 def _header(name: str) -> str:
     return f"{_MARK}{name.replace('_', '-')}"
+
+
+def sit_out(outages: int, stopping: Callable[[], bool]) -> None:
+    """Wait as long as so many outages in a row call for, or until it is time to stop."""
+    end = time.monotonic() + OUTAGE.delay(outages, random.random())
+    while not stopping() and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _SLICE))

@@ -23,34 +23,32 @@ class IdMaker:
         self._last = 0
 
     def __call__(self) -> str:
-        return self._take(1)[1]
+        return _text(self._count(1))
 
     def many(self, count: int) -> list[str]:
         """Make the ids of a batch: one look at the clock for all, and most digits written once for 256 of them."""
-        first, text = self._take(count)
+        first = self._count(count)
         ids: list[str] = []
         while count:
             low = first & 255
             some = min(count, 256 - low)
             ends = bytearray(getrandbits(some * 40).to_bytes(some * 5, "big"))
             ends[::5] = range(low, low + some)
-            head = text[:-10]
+            head = _text(first)[:-10]
             ids += [head + end for end in ends.hex(" ", 5).split()]
             first += some
             count -= some
-            if count:
-                text = _text(first)
         return ids
 
-    def _take(self, count: int) -> tuple[int, str]:
-        """Take so many numbers, each of milliseconds and counter; return the first, and its id."""
+    def _count(self, count: int) -> int:
+        """Take so many numbers, each of milliseconds and counter, and return the first."""
         # A random start below a quarter of the range leaves the rest for counting up within the millisecond.
         first = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
         with self._lock:
             if first <= self._last:
                 first = self._last + 1
             self._last = first + count - 1
-        return first, _text(first)
+        return first
 
 
 def _text(number: int) -> str:

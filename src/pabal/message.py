@@ -27,6 +27,7 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
 )
 
 
+# What a frozen value refers to was there before it and does not refer back: the collector need not look (gc=False).
 class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A JSON value or bytes, and what is said of it. `attributes` are the application's, `headers` travel unchanged."""
 

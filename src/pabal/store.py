@@ -65,6 +65,7 @@ class Terms(NamedTuple):
     max_waiting: int = 0  # 0: no limit. Never applied to follow-ups, retries and revived messages.
 
 
+# gc=False here and below: as said at Message.
 class Draft(msgspec.Struct, frozen=True, gc=False):
     """A message on its way: which queue, after what delay, under which terms. Made by `Queue.draft`."""
 

@@ -208,11 +208,11 @@ class Topics(Protocol):
         ...
 
     def settings(self, topic: str) -> Mapping[str, Any]:
-        """Return the document given to `configure`; empty if none was."""
+        """Return what the topic carries; empty if nothing was given to `create` or `configure`."""
         ...
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
-        """Keep a document for this topic, such as the schema of its records."""
+        """Let the topic carry these settings, such as the schema of its records, in place of those that it has."""
         ...
 
     def trim(self, topic: str) -> int:

@@ -159,10 +159,6 @@ async def test_an_io_error_of_the_topics_costs_one_answer_and_no_restart(embedde
             await a.send(room, "before")
             await b.until_texts(1)
             break_handles(Path(embedded_site.topics_url.removeprefix("sqlite:")))  # the gateway's and the worker's
-            sent = str(uuid.uuid4())
-            for _ in range(100):
-                if (await a.send(room, "after", id=sent))["status"] == "ACCEPTED":
-                    break
-                await asyncio.sleep(0.05)
+            await _until_accepted(a, room, "after")
             await b.until_texts(2)
             assert b.texts == ["before", "after"]

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -28,6 +29,7 @@ from pabal.errors import (
 )
 from pabal.testing import ManualClock
 from tests.chat.place import People, created, people
+from tests.topics.breaking import break_handles
 
 NOBODY = str(uuid.uuid4())
 T = TypeVar("T")
@@ -355,3 +357,19 @@ def test_a_server_that_takes_a_call_and_never_answers_is_an_outage_soon() -> Non
             ledger.health()
         assert time.monotonic() - start < 20.0
         ledger.close()
+
+
+def test_an_io_error_of_a_database_file_is_one_outage_and_the_next_call_opens_it_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "chat.db"
+    ledger = open_ledger(f"sqlite:{path}")
+    made = ledger.add_user("ann@example.org", "hash")
+    assert "opened anew" not in caplog.text
+    break_handles(path)
+    with pytest.raises(Outage):
+        ledger.add_user("bob@example.org", "hash")
+    ledger.add_user("eve@example.org", "hash")
+    assert ledger.user_by_email("ann@example.org") == made
+    assert caplog.text.count("opened anew") == 1
+    ledger.close()

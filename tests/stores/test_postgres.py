@@ -1,9 +1,11 @@
 """What is peculiar to the store on PostgreSQL: the application's transaction, broken links, the schema, URLs."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -175,6 +177,14 @@ def test_a_server_that_is_away_is_waited_for_and_then_given_up(schema: str) -> N
                 publish(hasty, 2)
             server.start()
             publish(hasty, 3)
+
+
+def test_the_first_try_to_reach_a_server_that_says_nothing_counts_as_patience() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(StoreFailed, match="timeout expired"):
+            PostgresStore(f"postgresql://test@127.0.0.1:{silent.getsockname()[1]}/postgres", patience=1.0)
+    assert time.monotonic() - began < 9  # one try is given up after 5 seconds
 
 
 def test_a_watch_outlives_its_link(postgres: PostgresServer, schema: str) -> None:

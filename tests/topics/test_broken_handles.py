@@ -3,8 +3,10 @@
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
+from fcntl import LOCK_EX, LOCK_UN, flock
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,6 +20,7 @@ from pabal.connect_topics import TopicConnection, connect_topics
 from pabal.consuming import consumer
 from pabal.errors import Fenced, StoreClosed, StoreFailed, Uncertain
 from pabal.handling import Received
+from pabal.sql.turn import Turn
 from pabal.store import State
 from tests.cli.command import Pabal
 from tests.topics.breaking import break_handles
@@ -93,6 +96,52 @@ def test_threads_that_share_a_topic_all_go_on(topic: Topic, log: Path) -> None:
         thread.join()
     found = [topic.body_of(record) for record in topic.read(0, limit=1000)]
     assert len(told) > 150 and all(found.count(body) == 1 for body in told)
+
+
+def test_a_child_forked_while_another_thread_opens_the_topic_anew_can_use_it(topic: Topic, log: Path) -> None:
+    break_handles(log)
+    with pytest.raises(Uncertain):
+        topic.append(1)
+    lock, aside = Path(f"{log}.lock"), Path(f"{log}.aside")
+    lock.rename(aside)
+    lock.mkdir()
+    with pytest.raises(StoreFailed):
+        topic.append(2)  # what was given up is closed, and nothing is open
+    lock.rmdir()
+    aside.rename(lock)
+    with lock.open() as held:
+        flock(held, LOCK_EX)
+        thread = Thread(target=topic.append, args=["parent"])
+        thread.start()
+        while not waits_for_its_turn(thread):
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            try:
+                topic.append("child")
+            finally:
+                os._exit(0)
+        flock(held, LOCK_UN)
+    thread.join()
+    assert ended(child)
+    assert {"parent", "child"} <= set(map(str, bodies(topic)))
+
+
+def waits_for_its_turn(thread: Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is Turn.take.__code__
+
+
+def ended(child: int) -> bool:
+    """Say whether a child ends by itself within ten seconds; it is gone afterwards."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
 
 
 def test_a_member_reads_on_where_it_was_and_its_commit_is_still_its_own(topic: Topic, log: Path) -> None:

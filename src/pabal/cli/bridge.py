@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 import signal
-import time
 from collections.abc import Callable
 from typing import TypeAlias
 
 import click
 
-from pabal.bridge import to_queue, to_topic
+from pabal.bridge import sit_out, to_queue, to_topic
 from pabal.cli.exits import Exit, on_signals
 from pabal.cli.session import help_if_alone, opened, queue_argument, url_option
 from pabal.cli.topic_session import known_topic, opened_topics, topic_argument, topics_option
@@ -20,13 +18,11 @@ from pabal.connect import Connection
 from pabal.connect_topics import TopicConnection
 from pabal.consuming import Consumer
 from pabal.errors import StoreFailed, Uncertain
-from pabal.lanes import OUTAGE
 from pabal.names import check_name
 from pabal.worker import Worker
 
 log = logging.getLogger("pabal")
 
-_SLICE = 0.2  # seconds between looks whether to stop
 Make: TypeAlias = Callable[[Connection, TopicConnection], Worker | Consumer]
 
 
@@ -112,7 +108,7 @@ class _Carrying:
                     raise  # it never was at work: more likely a wrong URL
                 failures = failures + 1 if self.done == before else 1
                 log.warning("the bridge waits: %s: %s", exc.code, exc)
-            self._rest(OUTAGE.delay(failures, random.random()))
+            sit_out(failures, lambda: self._stopping)
 
     def stop(self) -> None:
         self._stopping = True
@@ -129,11 +125,6 @@ class _Carrying:
                 carrier.run(wait=self._wait, count=None if self._count is None else self._count - self.done)
             finally:
                 self.done += carrier.handled
-
-    def _rest(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while not self._stopping and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, _SLICE))
 
 
 def _run(make: Make, wait: float, count: int | None) -> None:

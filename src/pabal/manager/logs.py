@@ -29,6 +29,7 @@ class JsonLines(logging.Formatter):
         line.update(getattr(record, "pabal", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
+        # Not as strict as jsontext: a line that says something odd is better than none.
         return storable(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str))
 
 

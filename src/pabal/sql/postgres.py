@@ -67,10 +67,11 @@ class Server:
 
         `link.again` tells the work whether an earlier try of it may have gone through.
         """
+        deadline = time.monotonic() + self._patience  # the first try may be the longest
         try:
             return self._once(work, None)
         except (Unreached, _Cut, _Clash) as exc:
-            return self._repeat(work, exc, repeatable)
+            return self._repeat(work, exc, repeatable, deadline)
 
     def read(self, work: Callable[[Link], T]) -> T:
         """Return the answer to a question, which may be asked again."""
@@ -79,8 +80,7 @@ class Server:
         except Uncertain as exc:
             raise StoreFailed(f"{self.place} did not answer: see that the server runs and repeat") from exc
 
-    def _repeat(self, work: Callable[[Link], T], last: Exception, repeatable: bool) -> T:
-        deadline = time.monotonic() + self._patience
+    def _repeat(self, work: Callable[[Link], T], last: Exception, repeatable: bool, deadline: float) -> T:
         cut = last if isinstance(last, _Cut) else None
         pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
         while repeatable or cut is None:
@@ -157,8 +157,7 @@ class Server:
 
     def _borrow(self) -> Link:
         while True:
-            if self._closed:
-                self.require_usable()
+            self.require_usable()
             with self._mutex:
                 link = self._idle.pop() if self._idle else None
             if link is None:

@@ -109,9 +109,8 @@ class Database:
                 make_dirs(self.path.parent)
                 self._turn.prepare()
                 with self._turn.held():
-                    if (
-                        not self.path.exists()
-                    ):  # closing a file gives up the locks of every handle of it in this process
+                    # Only then: closing a file gives up the locks of every handle of it in this process.
+                    if not self.path.exists():
                         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                     sync_dir(self.path.parent)
                     writer = self._connect()

@@ -5,7 +5,6 @@ A handle that had to be given up after an I/O error is opened anew by the next c
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any, TypeVar
 from pabal.chat.ledger.session import LOCK, Row, Session
 from pabal.errors import Outage, StoreClosed, StoreError, StoreFailed
 from pabal.sql.connection import Connection, enforce_keys, refused_values
+from pabal.sql.handle import Handle
 from pabal.sql.migrate import migrate
-from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 
 T = TypeVar("T")
@@ -39,54 +38,34 @@ class SqliteSession:
 
 class SqliteEngine:
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._mutex = threading.Lock()
-        self._database: Database | None = None
-        self._closed = False
+        self._db = Handle(path, prepare=_prepare, committed=lambda rings: None, busy=BUSY_SECONDS)
 
     def write(self, work: Callable[[Session], T], *, durable: bool = True) -> T:
         def run(tx: Transaction) -> T:
             return work(SqliteSession(tx.run, tx.many))
 
         # What need not be durable makes room.
-        return self._answer(lambda: self._usable().write(run, durable=durable, essential=not durable))
+        return self._answer(lambda: self._db.write(run, durable=durable, essential=not durable))
 
     def read(self, work: Callable[[Session], T]) -> T:
         def run(connection: Connection) -> T:
             return work(SqliteSession(connection.execute, connection.executemany))
 
-        return self._answer(lambda: self._usable().read(run))
+        return self._answer(lambda: self._db.read(run))
 
     def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            if self._database is not None:
-                self._database.close()
-
-    def _usable(self) -> Database:
-        with self._mutex:
-            if self._closed:
-                raise StoreClosed(f"{self._path} was closed")
-            if self._database is not None:
-                try:
-                    self._database.require_usable()
-                except StoreFailed:
-                    self._database.close()
-                    self._database = None
-            if self._database is None:
-                self._database = Database(self._path, prepare=_prepare, committed=lambda rings: None, busy=BUSY_SECONDS)
-            return self._database
+        self._db.close()
 
     def _answer(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except StoreError as exc:
-            if self._closed or refused_values(exc):
+            if isinstance(exc, StoreClosed) or refused_values(exc):
                 raise
             raise Outage(f"the chat's database does not answer: {exc}") from exc
         except Exception as exc:
             if refused_values(exc):
-                raise StoreFailed(f"{exc} in {self._path}") from exc
+                raise StoreFailed(f"{exc} in {self._db.path}") from exc
             raise
 
 

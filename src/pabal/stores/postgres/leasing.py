@@ -87,8 +87,7 @@ class Leasing:
             except DecodeError as exc:
                 unreadable.append((id, *fault(exc, due_at, attempt)))
                 continue
-            told = None if failure is None else failure_of(failure)
-            leases.append(Lease(Receipt(queue, id, token), message, attempt, due_at, told))
+            leases.append(Lease(Receipt(queue, id, token), message, attempt, due_at, failure_of(failure)))
         if unreadable:
             ids, states, failures = (list(column) for column in zip(*unreadable, strict=True))
             self._server.run(lambda link: link.execute(self._sql(_ASIDE), (number, ids, token, states, failures)))

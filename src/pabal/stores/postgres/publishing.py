@@ -50,16 +50,13 @@ class Publishing:
         if not sheets:
             return []
         columns = columns_of(sheets, self._queues.known)
-        with within(connection, _full) as link:
-            [(firsts,)] = link.execute(self._sql(_PUBLISH), columns, prepare=True).fetchall()
+        with within(connection, _full) as theirs:
+            [(firsts,)] = theirs.execute(self._sql(_PUBLISH), columns, prepare=True).fetchall()
         return _answers(sheets, firsts)
 
     def _prepare(self, drafts: Sequence[Draft]) -> list[Sheet]:
-        self._server.require_usable()
         sheets = write_down(drafts, self._codec)
-        for draft in drafts:
-            if draft.queue not in self._queues.known:
-                self._queues.make([draft.queue])
+        self._queues.make(draft.queue for draft in drafts)
         return sheets
 
     def _put(self, sheets: Sequence[Sheet], link: Link) -> list[Published]:

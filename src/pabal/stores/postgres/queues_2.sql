@@ -87,6 +87,7 @@ begin
   if applied = most then
     return null;
   end if;
+  -- What this transaction wrote was applied just above.
   return array(
     select case
       when m.token = under and m.state = 4 then (case when m.xmin = pg_current_xact_id()::xid then 0 else 1 end)

@@ -35,17 +35,17 @@ class Documents:
 
     def __init__(self, looking: Looking) -> None:
         self._looking = looking
-        self._read_to = 0
-        self._said: dict[str, list[_Said]] = {}
+        self._known: tuple[int, dict[str, list[_Said]]] = (0, {})  # to which offset, replaced whole: threads share it
 
     def of(self, topic: str) -> Mapping[str, Any]:
         """Return what a topic carries, by all that was kept for it."""
         [(_, end)] = self._looking.bounds(SETTINGS_TOPIC, 1)
-        if end != self._read_to:
-            self._said = self._read()
-            self._read_to = end
+        read_to, said = self._known
+        if end != read_to:
+            said = self._read()
+            self._known = (end, said)
         found: dict[str, Any] = {}
-        for proposed, value in self._said.get(topic, ()):
+        for proposed, value in said.get(topic, ()):
             told = jsontext.decode(value)
             found = {**told, **found} if proposed else told
         return found

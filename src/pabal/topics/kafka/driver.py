@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # unsaid exports
     AdminClient,
     AlterConfigOpType,
@@ -31,11 +31,12 @@ from pabal.topic import (
 )
 from pabal.topic_limits import check_partition, check_records, check_shape, check_topic, joined
 from pabal.topics.kafka.documents import SETTINGS_TOPIC, Documents, proposal_key
+from pabal.topics.kafka.groups import Groups
 from pabal.topics.kafka.looking import Looking
 from pabal.topics.kafka.member import KafkaMember
 from pabal.topics.kafka.producing import Producing
 from pabal.topics.kafka.settings import LARGEST_BATCH, KafkaSettings, limits_of
-from pabal.topics.kafka.translating import busy_or, kafka_error, translated
+from pabal.topics.kafka.translating import kafka_error, translated
 
 
 class KafkaTopics:
@@ -48,6 +49,7 @@ class KafkaTopics:
         self._producing = Producing(settings)
         self._looking = Looking(settings)
         self._documents = Documents(self._looking)
+        self._groups = Groups(settings, self._admin)
         self._partitions: dict[str, int] = {}
 
     # Topics
@@ -98,7 +100,7 @@ class KafkaTopics:
                 future.result()
 
     def settings(self, topic: str) -> Mapping[str, Any]:
-        """Return the document given to `configure`."""
+        """Return what the topic carries."""
         self._count(topic)
         try:
             self._count(SETTINGS_TOPIC)
@@ -107,7 +109,7 @@ class KafkaTopics:
         return self._documents.of(topic)
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
-        """Keep a document for this topic, in a compacted topic of its own."""
+        """Keep the settings in a compacted topic of their own."""
         self._count(topic)
         self._keep(topic, settings)
 
@@ -153,27 +155,15 @@ class KafkaTopics:
         return KafkaMember(self._settings, topic, check_name(group, "group"), session=session, patience=patience)
 
     def groups(self, topic: str) -> dict[str, list[Share]]:
-        """Ask for every group of the cluster and keep those that have to do with this topic."""
-        bounds = self.bounds(topic)
-        with translated("listing the groups", self._settings.servers):
-            listed = self._admin.list_consumer_groups(request_timeout=self._settings.timeout).result()
-            names = sorted(group.group_id for group in listed.valid)
-            return {name: shares for name in names if (shares := self._shares(topic, name, bounds))}
+        """Return every group that has to do with this topic."""
+        return self._groups.shares(topic, self.bounds(topic))
 
     def reset(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Commit in the group's stead, which the coordinator allows only while nobody is in it."""
+        """Let the group go on from these offsets."""
         count = self._count(topic)
-        wanted = [TopicPartition(topic, check_partition(topic, number, count), offsets[number]) for number in offsets]
-        request = [ConsumerGroupTopicPartitions(check_name(group, "group"), wanted)]
-        try:
-            [future] = self._admin.alter_consumer_group_offsets(
-                request, request_timeout=self._settings.timeout
-            ).values()
-            for answer in future.result().topic_partitions:
-                if answer.error is not None:
-                    raise KafkaException(answer.error)
-        except KafkaException as exc:
-            raise busy_or(kafka_error(exc), group, self._settings.servers) from exc
+        for number in offsets:
+            check_partition(topic, number, count)
+        self._groups.reset(topic, check_name(group, "group"), offsets)
 
     # The rest
 
@@ -235,27 +225,3 @@ class KafkaTopics:
                     raise KafkaException(found.error)
             count = self._partitions[topic] = len(found.partitions)
         return count
-
-    def _shares(self, topic: str, group: str, bounds: Sequence[Bounds]) -> list[Share]:
-        wanted = [TopicPartition(topic, number) for number in range(len(bounds))]
-        request = [ConsumerGroupTopicPartitions(group, wanted)]
-        [offsets] = self._admin.list_consumer_group_offsets(request, request_timeout=self._settings.timeout).values()
-        [described] = self._admin.describe_consumer_groups([group], request_timeout=self._settings.timeout).values()
-        owners = {
-            found.partition: member.member_id
-            for member in described.result().members
-            for found in member.assignment.topic_partitions
-            if found.topic == topic
-        }
-        committed = {found.partition: found.offset for found in offsets.result().topic_partitions}
-        if not owners and all(offset < 0 for offset in committed.values()):
-            return []
-        return [
-            Share(
-                number,
-                max(0, committed.get(number, 0)),
-                end - max(first, committed.get(number, 0)),
-                owners.get(number, ""),
-            )
-            for number, (first, end) in enumerate(bounds)
-        ]

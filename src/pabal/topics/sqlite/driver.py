@@ -18,8 +18,9 @@ from pabal.clock import Clock, SystemClock
 from pabal.errors import StoreError, Uncertain
 from pabal.ids import new_token
 from pabal.names import check_name
-from pabal.sql.connection import table_names
-from pabal.sql.migrate import fact
+from pabal.sql.connection import Connection, table_names
+from pabal.sql.handle import Handle
+from pabal.sql.migrate import fact, migrate
 from pabal.sql.writer import Transaction
 from pabal.stores.place import require_local
 from pabal.stores.sqlite.bells import Bells
@@ -37,7 +38,6 @@ from pabal.topic import (
 from pabal.topic_limits import check_partition, check_records, check_shape, check_topic
 from pabal.topics.sqlite import catalog, groups, retention
 from pabal.topics.sqlite.appending import Sheaf
-from pabal.topics.sqlite.handle import Handle
 from pabal.topics.sqlite.member import Place, SqliteMember
 from pabal.topics.sqlite.rows import Known, bounds_of, first_from, page
 
@@ -53,7 +53,8 @@ class SqliteTopics:
         self._trimmed: dict[str, float] = {}
         path = Path(os.path.abspath(path))
         require_local(path.parent)
-        self._db = Handle(path, committed=self._ring)
+        self._db = Handle(path, prepare=_prepare, committed=self._ring)
+        self._db.opened()  # a place that cannot be used is told at once
         self._bells = Bells(path.with_name(f"{path.name}.bells"))
 
     @staticmethod
@@ -88,12 +89,12 @@ class SqliteTopics:
         self.trim(topic)
 
     def settings(self, topic: str) -> Mapping[str, Any]:
-        """Return the document given to `configure`."""
+        """Return what the topic carries."""
         known = self._find(topic)
         return self._db.read(lambda db: catalog.settings_of(db, known))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
-        """Keep a document for this topic."""
+        """Let the topic carry these settings and no others."""
         known = self._find(topic)
         self._db.write(lambda tx: catalog.configure(tx, known.id, settings), durable=True)
 
@@ -207,6 +208,10 @@ class SqliteTopics:
 
     def _ring(self, rings: dict[str, int]) -> None:
         self._bells.ring(rings)
+
+
+def _prepare(connection: Connection) -> None:
+    migrate(connection, "topics", __package__)
 
 
 def _own_name() -> str:

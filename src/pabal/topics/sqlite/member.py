@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from pabal.clock import Clock
 from pabal.errors import PabalError, StoreClosed
+from pabal.sql.handle import Handle
 from pabal.sql.writer import Transaction
 from pabal.stores.sqlite.bells import Bells
 from pabal.topic import NO_NOTES, Record
 from pabal.topic_limits import check_notes
 from pabal.topics.sqlite import groups
 from pabal.topics.sqlite.groups import Held, Step
-from pabal.topics.sqlite.handle import Handle
 from pabal.topics.sqlite.rows import Known, page
 from pabal.watch import PathWatch
 
