@@ -1,6 +1,7 @@
 """What is peculiar to the store on PostgreSQL: the application's transaction, broken links, the schema, URLs."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from pabal.connect import connect
 from pabal.errors import InvalidInput, InvalidUrl, QueueFull, StoreFailed, StoreMissing, StoreRefused, Uncertain
+from pabal.sql.links import Link
+from pabal.sql.postgres import Server
 from pabal.store import Dead, Done, Failure, Movable, Outcome, Retry, Settlement, State, Terms, Transactional
 from pabal.stores.postgres import PostgresStore
 from pabal.testing.store_place import QUEUE, ack, count, draft, drain, publish, state_of, take, take_one
@@ -158,6 +161,25 @@ def _hold_up(postgres: PostgresServer, schema: str) -> "psycopg.Connection[tuple
     connection = psycopg.connect(postgres.url)
     connection.execute(f"lock table {schema}.messages in access exclusive mode")
     return connection
+
+
+def test_what_may_still_be_under_way_is_not_run_again(postgres: PostgresServer) -> None:
+    server = Server(postgres.url, patience=1.0, answer=1.0)
+    stopped: list[int] = []
+
+    def work(link: Link) -> None:
+        stopped.append(link.pid)
+        os.kill(link.pid, signal.SIGSTOP)  # whoever is asked to end it waits in vain
+        link.close()
+        raise psycopg.OperationalError("cut")
+
+    try:
+        with closing(server), pytest.raises(Uncertain):
+            server.run(work)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert len(stopped) == 1
 
 
 def test_a_server_that_is_away_is_waited_for_and_then_given_up(schema: str) -> None:

@@ -100,10 +100,12 @@ class Server:
 
     def _once(self, work: Callable[[Link], T], cut: _Cut | None) -> T:
         link = self._borrow()
+        under_way = cut
         try:
             link.again = cut is not None
             if cut is not None:
                 link.execute(_END, (cut.pid, cut.started))
+            under_way = None
             result = work(link)
         except psycopg.Error as exc:
             whole = not link.closed and link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -111,7 +113,7 @@ class Server:
                 self._give_back(link)
             else:
                 hang_up(link)
-            raise self._meaning(exc, None if whole else (link.pid, link.started)) from exc
+            raise (under_way or self._meaning(exc, None if whole else (link.pid, link.started))) from exc
         except BaseException:
             # A signal handler raised in the middle: nobody can know where the two ends of this connection stand.
             if link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
