@@ -114,7 +114,7 @@ def test_three_facts_are_recorded_apart(lay: Lay) -> None:
     table = lay()
     [sent] = table.send()
     held = table.hand()
-    table.until(lambda: table.workspace.memory.facts_of(sent.id))
+    table.until(lambda: any(fact.woken_at for fact in table.workspace.memory.facts_of(sent.id)))
     [fact] = table.workspace.memory.facts_of(sent.id)
     assert fact.delivered_at and fact.woken_at and not fact.read_at and not fact.done_at
     assert b"X-IGNITE-Status: delivered" in Path(held.path).read_bytes()
