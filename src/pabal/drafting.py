@@ -51,7 +51,7 @@ class Drafting:
         # The usual case, at a third of the price.
         if type(body) is not bytes:
             check(body)
-        message = Message(self._ids(), body, created_at=int(self._clock.now() * 1000) / 1000)
+        message = Message(self._ids(), body, created_at=round(self._clock.now(), 3))
         return Draft(self._name, message, 0.0, False, ruling.terms)
 
     def drafts(self, items: Iterable[Json | bytes | Message | Draft], options: Options) -> list[Draft]:

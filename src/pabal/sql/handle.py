@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from pabal.errors import StoreClosed, StoreFailed
-from pabal.sql.connection import BUSY_SECONDS, Connection
+from pabal.sql.connection import Connection
 from pabal.sql.forks import survive_fork
 from pabal.sql.room import Room
 from pabal.sql.sqlite import Database
@@ -26,19 +25,15 @@ log = logging.getLogger("pabal")
 
 
 class Handle:
-    """What a Database offers, until it is closed. The first call opens the file. Threads may share it."""
+    """What the Database that `open` makes of a path offers, until it is closed. The first call opens the file.
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        prepare: Callable[[Connection], None],
-        committed: Callable[[dict[str, int]], None],
-        busy: float = BUSY_SECONDS,
-    ) -> None:
+    Threads may share it.
+    """
+
+    def __init__(self, path: Path, open: Callable[[Path], Database]) -> None:
         self.path = path
         self.room = Room(path)
-        self._open = partial(Database, path, prepare=prepare, committed=committed, busy=busy)
+        self._open = open
         self._mutex = threading.Lock()
         self._closed = False
         self._failed = False
@@ -94,7 +89,7 @@ class Handle:
                 self._failed = True
                 given_up.close()
             if self._database is None:
-                self._database = self._open()
+                self._database = self._open(self.path)
                 if self._failed:
                     log.warning("%s was opened anew after an error", self.path)
             return self._database

@@ -6,7 +6,7 @@ A handle that had to be given up after an I/O error is opened anew by the next c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from pabal.errors import Outage, StoreClosed, StoreError, StoreFailed
 from pabal.sql.connection import Connection, enforce_keys, refused_values
 from pabal.sql.handle import Handle
 from pabal.sql.migrate import migrate
+from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class SqliteSession:
 
 class SqliteEngine:
     def __init__(self, path: Path) -> None:
-        self._db = Handle(path, prepare=_prepare, committed=lambda rings: None, busy=BUSY_SECONDS)
+        self._db = Handle(path, partial(Database, prepare=_prepare, committed=lambda rings: None, busy=BUSY_SECONDS))
 
     def write(self, work: Callable[[Session], T], *, durable: bool = True) -> T:
         def run(tx: Transaction) -> T:

@@ -65,14 +65,10 @@ class Settling:
 
 def _acks_of_one(told: Sequence[Settlement]) -> bool:
     """Say whether these are plain acks of what one token holds of one queue: the usual call."""
-    first, plain = told[0]
-    if plain != _PLAIN:
-        return False
-    queue, token = first.queue, first.token
-    for receipt, verdict in told:
-        if receipt.token != token or receipt.queue != queue or verdict is not plain and verdict != plain:
-            return False
-    return True
+    first = told[0].receipt
+    return all(
+        verdict == _PLAIN and receipt.token == first.token and receipt.queue == first.queue for receipt, verdict in told
+    )
 
 
 def _columns(told: Sequence[Settlement], known: Mapping[str, int]) -> list[Any]:

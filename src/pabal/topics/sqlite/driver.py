@@ -11,6 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pabal.names import check_name
 from pabal.sql.connection import Connection, table_names
 from pabal.sql.handle import Handle
 from pabal.sql.migrate import fact, migrate
+from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 from pabal.stores.place import require_local
 from pabal.stores.sqlite.bells import Bells
@@ -53,7 +55,7 @@ class SqliteTopics:
         self._trimmed: dict[str, float] = {}
         path = Path(os.path.abspath(path))
         require_local(path.parent)
-        self._db = Handle(path, prepare=_prepare, committed=self._ring)
+        self._db = Handle(path, partial(Database, prepare=_prepare, committed=self._ring))
         self._db.opened()  # a place that cannot be used is told at once
         self._bells = Bells(path.with_name(f"{path.name}.bells"))
 
