@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from pabal.connect_topics import connect_topics
 from pabal.errors import InvalidInput, InvalidUrl, NameTaken, StoreFailed, Uncertain
@@ -49,6 +50,28 @@ def test_we_read_what_kcat_appends(kafka: KafkaServer, name: str) -> None:
         ("room-1", {"n": 1}, {"h": "1"}),
         ("room-1", b"plain words", {"h": "1"}),
     ]
+
+
+def test_a_topic_that_brokers_have_not_heard_of_yet_is_waited_for(
+    kafka: KafkaServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = f"none-{new_token()}"
+    looks = []
+
+    def look_late(admin: AdminClient, topic: str, timeout: float) -> ClusterMetadata:
+        looks.append(topic)
+        if len(looks) > 2:
+            return look(admin, topic, timeout=timeout)
+        found = look(admin, missing, timeout=timeout)
+        found.topics[topic] = found.topics.pop(missing)
+        return found
+
+    with connect_topics(kafka.url) as topics, connect_topics(kafka.url) as others:
+        topics.topic(name).create(2)  # the controller knows it from here on
+        look = AdminClient.list_topics
+        monkeypatch.setattr(AdminClient, "list_topics", look_late)
+        assert not others.topic(name).create(2)
+        assert len(looks) > 2
 
 
 def test_who_proposes_a_schema_a_moment_after_another_changes_nothing(kafka: KafkaServer, name: str) -> None:

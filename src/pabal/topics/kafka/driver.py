@@ -198,18 +198,20 @@ class KafkaTopics:
             [future] = self._admin.create_topics([wanted], operation_timeout=timeout, request_timeout=timeout).values()
             try:
                 future.result()
+                made = True
             except KafkaException as exc:
-                if kafka_error(exc).code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    return False
-                raise
-        self._wait_for_leaders(topic, partitions)
-        return True
+                if kafka_error(exc).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                made = False
+            self._wait_for_leaders(topic)
+        return made
 
-    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+    def _wait_for_leaders(self, topic: str) -> None:
+        """Wait until brokers know the topic: the controller made it, for us or for another, before they hear of it."""
         deadline = time.monotonic() + self._settings.timeout
         while time.monotonic() < deadline:
             found = self._admin.list_topics(topic, timeout=self._settings.timeout).topics[topic]
-            if found.error is None and sum(part.leader >= 0 for part in found.partitions.values()) == partitions:
+            if found.partitions and all(part.leader >= 0 for part in found.partitions.values()):
                 return
             time.sleep(0.02)
         raise StoreFailed(f"topic {topic} was made but its partitions got no leader in {self._settings.timeout:g} s")
