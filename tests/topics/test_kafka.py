@@ -8,9 +8,10 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ClusterMetadata
+from confluent_kafka.admin import AdminClient
 
 from pabal.connect_topics import connect_topics
 from pabal.errors import InvalidInput, InvalidUrl, NameTaken, StoreFailed, Uncertain
@@ -58,7 +59,7 @@ def test_a_topic_that_brokers_have_not_heard_of_yet_is_waited_for(
     missing = f"none-{new_token()}"
     looks = []
 
-    def look_late(admin: AdminClient, topic: str, timeout: float) -> ClusterMetadata:
+    def look_late(admin: AdminClient, topic: str, timeout: float) -> Any:
         looks.append(topic)
         if len(looks) > 2:
             return look(admin, topic, timeout=timeout)
