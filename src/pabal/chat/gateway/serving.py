@@ -15,6 +15,7 @@ import uvicorn
 from pabal.chat.events import make_topics
 from pabal.chat.gateway.app import Gateway, Settings
 from pabal.chat.gateway.origins import check_bind
+from pabal.chat.gateway.patience import PatientProtocol
 from pabal.chat.ledger import open_ledger
 from pabal.clock import Clock, SystemClock
 from pabal.connect_topics import connect_topics
@@ -63,7 +64,7 @@ def config_of(gateway: Gateway, serving: Serving) -> uvicorn.Config:
     return uvicorn.Config(
         gateway.asgi,
         lifespan="off",
-        http="h11",
+        http=PatientProtocol,
         ws="websockets-sansio",
         ws_max_size=gateway.frame,
         ws_per_message_deflate=False,
