@@ -42,7 +42,7 @@ def to_topic(queue: Queue, topic: Topic, *, concurrency: int = 1) -> Worker:
     """Make a worker that appends each message of a queue to a topic and then acks it.
 
     While the topic's store fails it waits with what it holds, and gives it back when stopped: that is no failure of the
-    message.
+    message. When the topic's connection was closed, the run ends with that error.
     """
 
     def carry(delivery: Delivery) -> None:
@@ -52,6 +52,8 @@ def to_topic(queue: Queue, topic: Topic, *, concurrency: int = 1) -> Worker:
                 topic.append(message.body, key=message.group or message.thread_id, headers=headers_of(message))
                 return
             except StoreError as exc:
+                if isinstance(exc, StoreClosed):
+                    carrier.give_up(exc)
                 if carrier.stopping:
                     delivery.release()
                     raise

@@ -81,6 +81,11 @@ class Worker:
         self._stopping = True
         self._waiter.stop()
 
+    def give_up(self, exc: Exception) -> None:
+        """Stop, and let `run` raise this: for a handler that finds that no waiting will help."""
+        self._broken = exc
+        self.stop()
+
     @property
     def stopping(self) -> bool:
         return self._stopping

@@ -11,7 +11,10 @@ import pytest
 from pabal.appending import Topic
 from pabal.bridge import to_queue, to_topic
 from pabal.connect import Connection, connect
+from pabal.connect_topics import connect_topics
 from pabal.dead_records import dead_of, waiting
+from pabal.errors import StoreClosed
+from pabal.ids import new_token
 from pabal.policy import DeadLetterPolicy, Policy, RetryPolicy
 from pabal.queue import Queue
 from pabal.store import State
@@ -170,6 +173,16 @@ def test_a_bridge_that_is_stopped_while_the_store_of_its_topic_fails_gives_its_m
     carrier = to_topic(source, topic)
     Timer(0.5, carrier.stop).start()
     assert carrier.run(count=1) == 0
+    assert source.counts()[State.READY] == 1 and source.counts()[State.DEAD] == 0
+
+
+def test_a_bridge_ends_when_the_connection_of_its_topic_was_closed(mq: Connection, topics_url: str) -> None:
+    source = patient(mq)
+    with connect_topics(topics_url) as topics:
+        topic = topics.topic(f"topic-{new_token()}")
+        topic.create(1)
+    with pytest.raises(StoreClosed):
+        to_topic(source, topic).run()
     assert source.counts()[State.READY] == 1 and source.counts()[State.DEAD] == 0
 
 

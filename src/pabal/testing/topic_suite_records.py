@@ -2,10 +2,11 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
-from pabal.errors import InvalidInput, NameTaken, TooLarge, TopicUnknown
+from pabal.errors import InvalidInput, NameTaken, StoreClosed, TooLarge, TopicUnknown
 from pabal.testing.store_place import in_threads, soon
 from pabal.testing.topic_place import (
     Damage,
@@ -218,6 +219,26 @@ class RecordTests(TopicPlace):
             assert topics.settings(topic) == {"m": 5}
         finally:
             other.close()
+
+    def test_closed_topics_say_so(self, reopen: Reopen, topic: str) -> None:
+        topics = reopen()
+        topics.create(topic, Shape(1))
+        append(topics, topic, "x")
+        topics.close()
+        topics.close()
+        calls: list[Callable[[], object]] = [
+            lambda: topics.create(topic, Shape(1)),
+            topics.topics,
+            lambda: topics.settings(topic),
+            lambda: topics.append(topic, [NewRecord(b"y")]),
+            lambda: topics.read(topic, 0, 0, 1),
+            lambda: topics.bounds(topic),
+            lambda: topics.join(topic, "group"),
+            lambda: topics.groups(topic),
+        ]
+        for call in calls:
+            with pytest.raises(StoreClosed):
+                call()
 
     def test_a_reader_that_waits_is_woken_by_an_append(self, topics: Topics, topic: str) -> None:
         topics.create(topic, Shape(1))

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # unsaid expo
 )
 
 from pabal import jsontext
-from pabal.errors import NameTaken, StoreFailed, TopicUnknown
+from pabal.errors import NameTaken, StoreClosed, StoreFailed, TopicUnknown
 from pabal.names import check_name
 from pabal.topic import (
     DEFAULT_PATIENCE,
@@ -51,6 +51,7 @@ class KafkaTopics:
         self._documents = Documents(self._looking)
         self._groups = Groups(settings, self._admin)
         self._partitions: dict[str, int] = {}
+        self._closed = False
 
     # Topics
 
@@ -71,6 +72,7 @@ class KafkaTopics:
 
     def topics(self) -> list[str]:
         """Name every topic but Kafka's own and ours."""
+        self._require_open()
         with translated("listing the topics", self._settings.servers):
             names = self._admin.list_topics(timeout=self._settings.timeout).topics
         return sorted(name for name in names if not name.startswith("__") and name != SETTINGS_TOPIC)
@@ -177,6 +179,7 @@ class KafkaTopics:
 
     def close(self) -> None:
         """Send what is on its way and let go of the cluster."""
+        self._closed = True
         self._producing.close()
         self._looking.close()
 
@@ -191,7 +194,12 @@ class KafkaTopics:
         self._create(SETTINGS_TOPIC, 1, {"cleanup.policy": "compact"})
         self._producing.append(SETTINGS_TOPIC, [NewRecord(jsontext.encode(dict(settings)), key=key)])
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the topics of Kafka at {self._settings.servers} were closed")
+
     def _create(self, topic: str, partitions: int, config: dict[str, str]) -> bool:
+        self._require_open()
         wanted = NewTopic(topic, partitions, self._settings.replication, config=config)
         with translated(f"making {topic}", self._settings.servers):
             timeout = self._settings.timeout
@@ -218,6 +226,7 @@ class KafkaTopics:
 
     def _count(self, topic: str) -> int:
         """Return the number of partitions, which is asked for once."""
+        self._require_open()
         count = self._partitions.get(topic)
         if count is None:
             check_topic(topic)
