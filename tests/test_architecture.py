@@ -77,6 +77,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "psutil": {"runtime"},
     "starlette": {"chat"},
     "uvicorn": {"chat"},
+    "h11": {"chat"},
     "socketio": {"chat"},
     "engineio": {"chat"},
     "argon2": {"chat"},
