@@ -1,5 +1,6 @@
 """Waking: inotify, the bell, and what is left without them."""
 
+import os
 import select
 import threading
 import time
@@ -38,6 +39,19 @@ def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         inotify.add(tmp_path / "nowhere", ARRIVALS)
     inotify.close()
+
+
+def test_a_watch_that_cannot_be_had_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*flags: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    for module, name in ((select, "epoll"), (os, "eventfd")):
+        before = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as context:
+            context.setattr(module, name, refuse)
+            with pytest.raises(OSError, match="Too many"):
+                PathWatch({})
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_watch_rings_once_for_what_happened(tmp_path: Path) -> None:

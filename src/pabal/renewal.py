@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
-from pabal.errors import PabalError
 from pabal.store import Outcome, Receipt
 
 _LINGER = 5.0  # seconds that the thread waits for another lease before it ends
@@ -33,12 +32,14 @@ class Renewal:
         with self._changed:
             self._held[receipt] = (due, seconds)
             if not self._running:
-                self._running = True
                 threading.Thread(target=self._run, name="pabal-renewal", daemon=True).start()
+                self._running = True  # only now: where no thread is to be had, the next hold tries again
             elif due < self._sleeps_until:
                 self._changed.notify_all()
 
     def release(self, receipt: Receipt) -> None:
+        if self._pid != os.getpid():
+            return  # held by the parent, and the lock may be its thread's for ever
         with self._changed:
             self._held.pop(receipt, None)
 
@@ -79,8 +80,9 @@ class Renewal:
     def _renew(self, receipts: list[Receipt], seconds: float) -> None:
         try:
             outcomes = self._extend(receipts, seconds)
-        except PabalError:
-            return  # the store is in trouble; the next round tries again and settling will say what is wrong
+        except Exception:
+            # The store is in trouble, or memory short: the next round tries again and settling will say what is wrong.
+            return
         for receipt, outcome in zip(receipts, outcomes, strict=True):
             if outcome is Outcome.LOST:
                 self.release(receipt)

@@ -93,8 +93,8 @@ class PathWatch:
     """Wakes when anything happens, as its mask says, to one of the paths."""
 
     def __init__(self, paths: Mapping[str, int]) -> None:
+        self._poll = select.epoll()  # first: it closes itself if no descriptor is left for the waker
         self._waker = Waker()
-        self._poll = select.epoll()
         self._poll.register(self._waker.fd, select.EPOLLIN)
         self._inotify: Inotify | None = None
         try:

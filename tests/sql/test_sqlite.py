@@ -237,3 +237,20 @@ def test_a_forked_child_and_its_parent_go_on_with_connections_of_their_own(db: D
     db.write(add(3), durable=True)
     assert os.waitpid(pid, 0)[1] == 0
     assert rows(db) == [1, 2, 3]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux, which lists what is open")
+def test_a_connection_that_only_read_since_the_last_fork_does_not_live_through_the_next(db: Database) -> None:
+    def still_open() -> int:
+        links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return sum(link.startswith(str(db.path)) for link in links)
+
+    db.write(add(1), durable=True)
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(still_open())
+        assert os.waitpid(pid, 0)[1] == 0
+        assert rows(db) == [1]
+    db.close()
+    assert still_open() == 0

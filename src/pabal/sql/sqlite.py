@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -207,10 +207,8 @@ class Database:
         self._broken = self._broken or reason
 
     def _disconnect(self) -> None:
-        if not self._turn.open:
-            return
         # The last one to close copies the WAL home and removes it: not while another opens or writes.
-        with self._turn.held():
+        with self._turn.held() if self._turn.open else nullcontext():
             if self._reader is not None:
                 self._reader.close(True)
                 self._reader = None
