@@ -1,13 +1,17 @@
 """What is peculiar to the hybrid store: bodies are files, written before they are named and removed after."""
 
+import errno
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pabal.errors import StoreFailed
-from pabal.store import Dead, Done, Failure, Settlement, State
+from pabal.errors import StoreFailed, TooLarge
+from pabal.store import Dead, Done, Failure, Settlement, State, Terms
 from pabal.stores.hybrid import HybridStore
 from pabal.stores.sqlite import tending
 from pabal.stores.sqlite.bodies import BodyFolder, Document
@@ -119,6 +123,65 @@ def test_a_link_in_place_of_a_body_is_not_followed(store: HybridStore, folder: P
     assert take(store) == []
     entry = store.find("jobs", "m1")
     assert entry is not None and entry.state is State.DEAD
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENXIO])
+def test_g10_a_body_that_cannot_be_read_is_set_aside_and_all_else_is_served(
+    store: HybridStore, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    for name in ("a", "b", "c"):
+        publish(store, name, id=name)
+    bad = folder / "b.json"
+
+    def open_all_but_one(path: Path, flags: int, *more: int) -> int:
+        if path == bad:
+            raise OSError(number, os.strerror(number), bad)
+        return usual(path, flags, *more)
+
+    usual = os.open
+    monkeypatch.setattr(os, "open", open_all_but_one)
+    assert [finding.where for finding in store.check(repair=False)] == ["jobs/b"]
+    assert [lease.message.body for lease in store.lease("jobs", 3, 30.0)] == ["a", "c"]
+    assert [entry.id for entry in store.browse("jobs", State.CORRUPT)] == ["b"]
+
+
+def test_no_descriptor_to_be_had_is_told_and_is_no_fault_of_the_message(
+    store: HybridStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, "a")
+
+    def refuse(path: Path, flags: int, *more: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "open", refuse)
+        with pytest.raises(StoreFailed, match="repeat"):
+            store.lease("jobs", 1, 30.0)
+    clock.advance(31)
+    assert [lease.message.body for lease in store.expired("jobs", 1)] == ["a"]
+
+
+def test_more_bodies_than_files_may_be_open_are_published_at_once(tmp_path: Path) -> None:
+    script = """
+import resource, sys
+import pabal
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+with pabal.connect(sys.argv[1]) as mq:
+    assert len(mq.queue("jobs").publish_many(range(1000))) == 1000
+    assert len(mq.queue("jobs").lease(1000)) == 1000
+"""
+    subprocess.run([sys.executable, "-c", script, f"hybrid:{tmp_path / 'many'}"], check=True)
+
+
+def test_what_follows_from_one_leaves_no_file_when_what_follows_from_another_is_refused(
+    store: HybridStore, folder: Path
+) -> None:
+    publish(store, 1, 2)
+    first, second = take(store, 2)
+    small, large = draft("small", queue="next"), draft("x" * 1000, queue="next", terms=Terms(max_bytes=500))
+    with pytest.raises(TooLarge):
+        store.settle([Settlement(first.receipt, Done(then=(small,))), Settlement(second.receipt, Done(then=(large,)))])
+    assert names(folder.parent / "next") == []
 
 
 def test_check_finds_missing_bodies_and_revives_nothing_dead(store: HybridStore, folder: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -54,15 +55,17 @@ _PLANS: list[tuple[str, str, int]] = [
     (settle._RETRY, "messages_id (queue_id=? AND id=?)", 7),
     (settle._DEAD, "messages_id (queue_id=? AND id=?)", 5),
     (
-        reads._PURGEABLE.format("state = 4 and state > 2"),
+        reads._PURGEABLE.format("messages_aside", "state = 4 and state > 2"),
         "messages_aside (queue_id=? AND state=? AND moment<?)",
         3,
     ),
     (
-        reads._PURGEABLE.format("state = 5 and state > 2"),
+        reads._PURGEABLE.format("messages_aside", "state = 5 and state > 2"),
         "messages_aside (queue_id=? AND state=? AND moment<?)",
         3,
     ),
+    (reads._PURGEABLE.format("messages_ready", "state = 0"), "messages_ready (queue_id=?)", 3),
+    (reads._PURGEABLE.format("messages_delayed", "state = 1"), "messages_delayed (queue_id=?)", 3),
     (reads._SAME_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))", 6),
     (reads._LOWER_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority<?)", 4),
     (reads._TARGET, "messages_ready (queue_id=? AND target>?)", 2),
@@ -263,6 +266,16 @@ def test_each_commit_rings_each_queue_once(store: SqliteStore, tmp_path: Path) -
     assert not watch.wait(0)
     assert sorted(path.name for path in (tmp_path / "pabal.db.bells").iterdir()) == ["jobs", "other"]
     watch.close()
+
+
+def test_more_queues_than_files_may_be_open_have_their_bells(store: SqliteStore, tmp_path: Path) -> None:
+    queues = [f"queue-{number}" for number in range(100)]
+    with closing(store.watch(queues)) as watch:
+        for queue in queues * 2:
+            publish(store, 1, queue=queue)
+            assert watch.wait(0)
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert 0 < sum("pabal.db.bells" in link for link in links) <= 64
 
 
 # Threads and processes

@@ -11,6 +11,8 @@ from pathlib import Path
 from pabal.durable import make_dirs, translated
 from pabal.watch import ACCESS, PathWatch
 
+_OPEN = 64  # bells kept open: one may see more queues than a process may have files
+
 
 class Bells:
     def __init__(self, folder: Path) -> None:
@@ -23,7 +25,11 @@ class Bells:
         """Wake whoever watches these queues."""
         for queue in queues:
             try:
-                os.pread(self._open.get(queue) or self._hang(queue), 1, 0)
+                fd = self._open.get(queue)
+                if fd is None:
+                    self._ring_new(queue)
+                else:
+                    os.pread(fd, 1, 0)
             except OSError:  # no room for a bell: who waits looks once a second all the same
                 continue
 
@@ -31,20 +37,26 @@ class Bells:
         """Return a watch that hears these queues from now on."""
         with translated(f"watching {self._folder}"):
             for queue in queues:
-                self._hang(queue)
+                os.close(self._hang(queue))
             return PathWatch({f"{self._folder}/{queue}": ACCESS for queue in queues})
 
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
 
+    def _ring_new(self, queue: str) -> None:
+        fd = self._hang(queue)
+        os.pread(fd, 1, 0)
+        if len(self._open) >= _OPEN or self._open.setdefault(queue, fd) is not fd:
+            os.close(fd)  # there are enough, or another thread was faster
+
     def _hang(self, queue: str) -> int:
+        """Open a bell, made if need be."""
         fd = os.open(f"{self._folder}/{queue}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.pwrite(fd, b"\n", 0)  # nothing is heard of an empty file
+            if not os.fstat(fd).st_size:
+                os.pwrite(fd, b"\n", 0)  # nothing is heard of an empty file
         except OSError:
             os.close(fd)
             raise
-        if self._open.setdefault(queue, fd) is not fd:
-            os.close(fd)  # another thread was faster, or a watch makes sure that the file is there
-        return self._open[queue]
+        return fd

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from pabal.durable import make_dirs, sync_all, sync_dir, translated, write_new
-from pabal.errors import StoreFailed
+from pabal.errors import DecodeError, StoreFailed
 from pabal.ids import new_token
 from pabal.names import check_id
+
+_CHUNK = 200  # files written and flushed together, each with an open descriptor
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 Place: TypeAlias = bytes | str  # what a row keeps: the document, or the name of its file
 
@@ -37,7 +40,7 @@ class Bodies(Protocol):
         ...
 
     def get(self, place: Place | None) -> bytes | None:
-        """Return a document, or None if it is gone."""
+        """Return a document, or None if it is gone; raise DecodeError if it is there and cannot be read."""
         ...
 
     def drop(self, places: Iterable[Place]) -> None:
@@ -73,23 +76,29 @@ class BodyFolder:
 
     def put(self, documents: Sequence[Document]) -> Sequence[Place]:
         places: list[Place] = []
-        fds: list[int] = []
         try:
             with translated(f"writing to {self._root}"):
-                for document in documents:
-                    place, fd = self._write(document)
-                    places.append(place)
-                    fds.append(fd)
-                sync_all(fds)
+                for start in range(0, len(documents), _CHUNK):
+                    self._put_some(documents[start : start + _CHUNK], places)
                 for queue in {document.queue for document in documents}:
                     sync_dir(self._root / queue)
         except BaseException:
             self.drop(places)
             raise
+        return places
+
+    def _put_some(self, documents: Sequence[Document], places: list[Place]) -> None:
+        """Write documents and flush them together; add to the places."""
+        fds: list[int] = []
+        try:
+            for document in documents:
+                place, fd = self._write(document)
+                places.append(place)
+                fds.append(fd)
+            sync_all(fds)
         finally:
             for fd in fds:
                 os.close(fd)
-        return places
 
     def _write(self, document: Document) -> tuple[str, int]:
         folder = self._root / document.queue
@@ -121,7 +130,10 @@ class BodyFolder:
         except OSError as exc:
             if exc.errno == errno.ELOOP:
                 return None
-            raise StoreFailed(f"{exc.strerror} while reading {self._root / place}") from exc
+            if exc.errno in _PASSING:
+                raise StoreFailed(f"{exc.strerror} while reading {self._root / place}: repeat") from exc
+            # One file that is forbidden, special or on a bad block stops nobody.
+            raise DecodeError(f"its file cannot be read: {exc.strerror}", b"") from exc
 
     def drop(self, places: Iterable[Place]) -> None:
         for place in places:

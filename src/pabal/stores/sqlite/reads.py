@@ -12,7 +12,7 @@ from pabal.stores.sqlite.rows import DELAYED, HELD, INFLIGHT, NUMBERS, READY, ST
 
 Row = tuple[Any, ...]
 
-COLUMNS = "seq, id, state, attempt, due_at, moment, priority, failure, crc, document, token"
+COLUMNS = "seq, id, state, attempt, due_at, moment, priority, failure, crc, document, token, expires_at"
 _FIRST, _LAST = float("-inf"), float("inf")
 
 # Is there anything for this consumer, or anything delayed that is due?
@@ -134,23 +134,20 @@ def _page_by_time(db: Connection, number: int, state: int, after: str, limit: in
 
 
 _PURGEABLE = """
-select seq, grp from messages where queue_id = ?1 and {} and moment <= ?2 limit ?3"""
+select seq, grp from messages indexed by {} where queue_id = ?1 and {} and moment <= ?2 limit ?3"""
 _PURGEABLE_ONE = "select seq, grp from messages where queue_id = ?1 and id = ?3 and {} and moment <= ?2"
+_INDEXED = {READY: ("messages_ready", "state = 0"), DELAYED: ("messages_delayed", "state = 1")}
 
 
 def purgeable(
     db: Any, number: int, state: State, before: float, limit: int, ids: Sequence[str] | None = None
 ) -> list[Row]:
     """Return (seq, group) of messages, or of some by their ids, that came into a state before a time."""
-    terms: tuple[str, ...]
-    if state is State.READY:
-        terms = ("state = 0", "state = 3 and state > 2")
-    else:
-        terms = (f"state = {NUMBERS[state]}" + (" and state > 2" if state is not State.DELAYED else ""),)
     rows: list[Row] = []
-    for term in terms:
+    for own in (READY, HELD) if state is State.READY else (NUMBERS[state],):
+        index, term = _INDEXED.get(own, ("messages_aside", f"state = {own} and state > 2"))
         if ids is None:
-            rows += db(_PURGEABLE.format(term), (number, before, limit - len(rows))).fetchall()
+            rows += db(_PURGEABLE.format(index, term), (number, before, limit - len(rows))).fetchall()
         else:
             one = _PURGEABLE_ONE.format(term)
             rows += [row for id in dict.fromkeys(ids) for row in db(one, (number, before, id)).fetchall()]

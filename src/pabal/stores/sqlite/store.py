@@ -122,22 +122,21 @@ class SqliteStore:
         """Apply each verdict that is current, with its follow-ups, in one commit."""
         known = self._queues.known
         then: dict[int, Sequence[Encoded]] = {}
-        for place, (receipt, verdict) in enumerate(settlements):
-            if receipt.queue not in known:
-                self._queues.number(receipt.queue)
-            if verdict.then:
-                then[place] = self._encoding.encode(verdict.then, essential=True)
-        work = Settling(settlements, then, known, self._clock, self._bodies)
-        if not then:
-            return self._db.write(work, durable=durable, essential=True)
         try:
-            outcomes = self._db.write(work, durable=True, essential=True)
+            for place, (receipt, verdict) in enumerate(settlements):
+                if receipt.queue not in known:
+                    self._queues.number(receipt.queue)
+                if verdict.then:
+                    then[place] = self._encoding.encode(verdict.then, essential=True)
+            work = Settling(settlements, then, known, self._clock, self._bodies)
+            outcomes = self._db.write(work, durable=durable or bool(then), essential=True)
         except Uncertain:
             raise
         except PabalError:
-            self._bodies.drop(work.places)
+            self._bodies.drop(place for items in then.values() for _, place, _ in items)
             raise
-        self._bodies.drop(work.unused)
+        if then:
+            self._bodies.drop(work.unused)
         return outcomes
 
     # Looking
