@@ -357,6 +357,18 @@ def test_a_power_cut_may_undo_a_plain_ack_and_no_durable_one() -> None:
     assert check_history(history(durable=True)).harm == {"resurrected": ("m",)}
 
 
+@pytest.mark.parametrize(("cut", "harm"), [(2.0, {"double_held": ("m",), "recounted": ("m",)}), (3.0, {}), (4.5, {})])
+def test_a_cut_may_undo_a_lease_that_was_asked_for_before_it_and_no_other(cut: float, harm: dict[str, object]) -> None:
+    history = [
+        Event(t=0, op="publish", phase="invoke", id="m", body_hash="h"),
+        Event(t=1, op="publish", id="m"),
+        Event(t=cut, op="cut"),
+        Event(t=4, op="lease", since=2.5, seconds=60, body_hash="h", id="m", receipt="q/m/t", attempt=1),
+        Event(t=6, op="lease", since=5, seconds=60, body_hash="h", id="m", receipt="q/m/u", attempt=1),
+    ]
+    assert check_history(sorted(history, key=lambda event: event.t)).harm == harm
+
+
 def test_each_process_writes_its_own_file_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
     one, two = (History(tmp_path / f"{name}.jsonl", clock=SystemClock(), seed=7) for name in ("one", "two"))
     one.note("publish", "invoke", id="m", group="g", body_hash="h")

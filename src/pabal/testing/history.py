@@ -171,10 +171,10 @@ class _Checker:
             later[0] < earlier[1] and later[2] != earlier[2]
             for n, later in enumerate(spans)
             for earlier in spans[:n]
-            if not any(earlier[0] < cut < later[0] for cut in self._cuts)
+            if not any(earlier[3] < cut < later[0] for cut in self._cuts)
         )
 
-    def _span(self, lease: Event, events: list[Event]) -> tuple[float, float, str]:
+    def _span(self, lease: Event, events: list[Event]) -> tuple[float, float, str, float]:
         end = lease.since + lease.seconds
         for event in events:
             if event.receipt != lease.receipt or event.t < lease.t:
@@ -185,7 +185,7 @@ class _Checker:
                 end = min(end, event.t + event.seconds)
             elif event.op in _VERDICTS and event.phase == "invoke":
                 end = min(end, event.t)
-        return lease.t, end, lease.receipt
+        return lease.t, end, lease.receipt, lease.since
 
     def _is_stale_accepted(self, events: list[Event]) -> bool:
         """A verdict or extend that went through with a receipt never given, already used otherwise, or given anew."""
@@ -253,13 +253,14 @@ class _Checker:
 
     def _is_recounted(self, events: list[Event]) -> bool:
         """Leased with an attempt that does not count an earlier lease."""
+        # One that was asked for before a cut may be undone by it, though its answer was written down after it.
         starts = [*self._cuts, *(event.t for event in events if event.op == "revive")]
         leases = _ok(events, "lease")
         return any(
             later.attempt <= earlier.attempt and earlier.receipt != later.receipt
             for later in leases
             for earlier in leases
-            if earlier.t < later.since and not any(earlier.t < start < later.t for start in starts)
+            if earlier.t < later.since and not any(earlier.since < start < later.t for start in starts)
         )
 
     def _uncertain(self) -> int:
