@@ -6,6 +6,7 @@ role's default says, and plans do not depend on statistics.
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Sequence
 from contextlib import suppress
@@ -153,14 +154,18 @@ def split_url(url: str, own: frozenset[str]) -> tuple[str, dict[str, str]]:
     return f"{place}?{urlencode(rest, quote_via=quote)}" if rest else place, found
 
 
+# As libpq takes them.
+_DEFAULTS = (("host", "PGHOST", "localhost"), ("port", "PGPORT", "5432"), ("dbname", "PGDATABASE", ""))
+
+
 def place_of(url: str) -> str:
     """Say which database a URL names, without its secrets."""
     try:
         found = conninfo_to_dict(url)
     except psycopg.Error as exc:
         raise InvalidUrl(f"not the URL of a PostgreSQL database: {told(exc)}") from exc
-    host, port = found.get("host") or "localhost", found.get("port") or 5432
-    return f"postgresql://{host}:{port}/{found.get('dbname') or ''}"
+    host, port, name = (found.get(field) or os.environ.get(variable) or usual for field, variable, usual in _DEFAULTS)
+    return f"postgresql://{host}:{port}/{name}"
 
 
 def rule_of(exc: psycopg.Error) -> Rule:
