@@ -16,7 +16,9 @@ from pabal.mailbox.store import MailboxStore
 from pabal.moving import HEARD_SECONDS, move
 from pabal.passing import PassingStore
 from pabal.queue import Queue
-from pabal.store import Done, Movable, Outcome, Settlement, State, Store, Terms, Transactional
+from pabal.store import Dead, Done, Movable, Outcome, Retry, Settlement, State, Store, Terms, Transactional
+from pabal.stores.files import FileStore
+from pabal.stores.layout import NativeLayout
 from pabal.stores.postgres import PostgresStore
 from pabal.testing import ManualClock
 from pabal.testing.store_place import draft
@@ -161,6 +163,36 @@ def test_what_is_known_by_id_or_key_at_the_source_is_known_at_the_target(opened:
     move(source, target, QUEUE)
     again = [draft("x", id=id) for id in ("done-00000", "dead-00000", "tried-00000", "delayed-00000", "group-00000")]
     assert all(answer.duplicate for answer in target.publish([*again, draft("x", dedup_key="key 1")]))
+
+
+@pytest.mark.parametrize(("old", "new"), [("sqlite", new) for new in KINDS] + [(old, "sqlite") for old in KINDS[1:]])
+def test_a_revived_message_is_moved_with_no_time_to_live(opened: Open, old: str, new: str) -> None:
+    source, target = opened(old, "old"), opened(new, "new")
+    revive_all(source)
+    before = survey(source)
+    assert [message.expires_at for _, _, message, *_ in before.values()] == [None] * 3
+    move(source, target, QUEUE)
+    assert Queue(QUEUE, target).sweep() == 0 and survey(target) == before
+
+
+def test_a_revived_message_is_moved_out_of_plain_files_with_no_time_to_live(opened: Open, tmp_path: Path) -> None:
+    target = opened("sqlite", "new")
+    with closing(FileStore(tmp_path / "old", layout=NativeLayout(native=False))) as source:
+        revive_all(source)
+        before = survey(source)
+        move(source, target, QUEUE)
+    assert [message.expires_at for _, _, message, *_ in survey(target).values()] == [None] * 3
+    assert Queue(QUEUE, target).sweep() == 0 and survey(target) == before
+
+
+def revive_all(store: Store) -> None:
+    """Leave three messages that expired and were revived: one ready, one delayed, one dead again."""
+    store.publish([draft(n, id=f"m-{n}", created_at=n + 1.0, expires_at=time.time() - 1.0) for n in range(3)])
+    expired = store.expired(QUEUE, 10)
+    store.settle([Settlement(lease.receipt, Dead(FAILED)) for lease in expired])
+    assert len(store.revive(QUEUE, [lease.receipt.id for lease in expired])) == 3
+    first, second = store.lease(QUEUE, 2, 60.0)
+    store.settle([Settlement(first.receipt, Retry(3600.0, FAILED)), Settlement(second.receipt, Dead(FAILED))])
 
 
 def test_what_a_consumer_holds_is_left_and_moved_when_it_comes_back(opened: Open) -> None:

@@ -54,6 +54,11 @@ def replace(value: Value, **fields: object) -> Value:
     return msgspec.structs.replace(value, **fields)
 
 
+def lasting(message: Message, expires_at: float | None) -> Message:
+    """Return the message with no end where its store knows of none: revived, it outlives what its document says."""
+    return message if message.expires_at is None or expires_at is not None else replace(message, expires_at=None)
+
+
 def check_message(message: Message) -> Message:
     """Return the message if every field is legal; raise the InvalidInput that names the first that is not."""
     check_id(message.id)

@@ -108,20 +108,27 @@ class Settling:
         """Take over and judge every lease and message that ran out; return how many."""
         judged = 0
         while leases := self._store.expired(self._name, SWEEP_SLICE):
-            settlements = [Settlement(lease.receipt, self._verdict_on(lease)) for lease in leases]
-            try:
-                outcomes = self._store.settle(settlements)
-            except InvalidInput:
-                # A dead letter that its queue refuses must not hold back the others, nor its own message.
-                settlements = [Settlement(receipt, verdict._replace(then=())) for receipt, verdict in settlements]
-                outcomes = self._store.settle(settlements)
-            for settlement, outcome in zip(settlements, outcomes, strict=True):
-                if outcome is Outcome.APPLIED:
-                    _tell_failure(*settlement)
+            for settlement in self._apply([Settlement(lease.receipt, self._verdict_on(lease)) for lease in leases]):
+                _tell_failure(*settlement)
             judged += len(leases)
             if len(leases) < SWEEP_SLICE:
                 break
         return judged
+
+    def _apply(self, settlements: list[Settlement]) -> list[Settlement]:
+        """Settle these; return those that were applied.
+
+        A dead letter that its queue refuses holds back neither the others with theirs nor its own message.
+        """
+        try:
+            outcomes = self._store.settle(settlements)
+        except InvalidInput:
+            if len(settlements) > 1:
+                return [applied for each in settlements for applied in self._apply([each])]
+            [(receipt, verdict)] = settlements
+            settlements = [Settlement(receipt, verdict._replace(then=()))]
+            outcomes = self._store.settle(settlements)
+        return [each for each, outcome in zip(settlements, outcomes, strict=True) if outcome is Outcome.APPLIED]
 
     def _verdict_on(self, lease: Lease) -> Verdict:
         expires_at = lease.message.expires_at

@@ -251,7 +251,10 @@ class Store(Protocol):
         ...
 
     def revive(self, queue: str, ids: Sequence[str]) -> list[str]:
-        """Make dead messages ready again with no attempts and no time to live; return the ids that were dead."""
+        """Make dead messages ready again with no attempts and no time to live; return the ids that were dead.
+
+        From then on they are given with no `expires_at`, whatever they were published with.
+        """
         ...
 
     def purge(

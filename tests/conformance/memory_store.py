@@ -9,6 +9,7 @@ from pabal.clock import Clock
 from pabal.codecs.json import JsonCodec
 from pabal.errors import DecodeError, NameTaken, QueueFull, StoreClosed, TooLarge
 from pabal.ids import new_token
+from pabal.message import Message, lasting
 from pabal.names import check_id, check_name
 from pabal.store import (
     Dead,
@@ -324,8 +325,10 @@ class MemoryStore:
         row.token, row.boot_id, row.deadline = token, self._clock.boot_id, self._clock.boot() + seconds
 
     def _lease_of(self, queue: str, row: Row) -> Lease:
-        message = self._codec.decode(row.data)
-        return Lease(Receipt(queue, row.id, row.token), message, row.attempt, row.due_at, row.failure)
+        return Lease(Receipt(queue, row.id, row.token), self._message(row), row.attempt, row.due_at, row.failure)
+
+    def _message(self, row: Row) -> Message:
+        return lasting(self._codec.decode(row.data), row.expires_at)
 
     def _held_by(self, row: Row, token: str) -> bool:
         return row.state is State.INFLIGHT and row.token == token
@@ -386,7 +389,7 @@ class MemoryStore:
             state=row.state,
             attempt=row.attempt,
             due_at=row.due_at,
-            message=self._codec.decode(row.data) if whole else None,
+            message=self._message(row) if whole else None,
             failure=row.failure,
             data=b"" if whole else row.data,
             cursor=f"{100 - row.priority:03d}-{row.due_at:017.3f}-{row.id}",

@@ -136,6 +136,11 @@ class RevivedKeepsItsAttempts(MemoryStore):
         return revived
 
 
+class RevivedAsItsDocumentSays(MemoryStore):
+    def _message(self, row: Row) -> Message:
+        return self._codec.decode(row.data)
+
+
 class PriorityIgnored(MemoryStore):
     def _order(self, row: Row) -> tuple[int, float, str]:
         return 0, row.due_at, row.id
@@ -398,6 +403,7 @@ MUTANTS: dict[type[MemoryStore], str] = {
     DeadHeadBlocks: "test_g4_a_dead_head_lets_the_next_come",
     RevivedKeepsItsPlace: "test_g4_a_revived_message_joins_the_end_of_its_group",
     RevivedKeepsItsAttempts: "test_revive_makes_dead_messages_ready_with_no_attempts",
+    RevivedAsItsDocumentSays: "test_a_revived_message_is_given_with_no_time_to_live",
     PriorityIgnored: "test_g4_the_larger_priority_comes_first",
     SmallerPriorityFirst: "test_g4_the_larger_priority_comes_first",
     DueTimeIgnored: "test_g4_at_one_priority_what_was_due_first_comes_first",

@@ -89,6 +89,21 @@ def test_a_plain_stem_stays_through_every_state(text: str, token: str, due: int)
         assert len(os.fsencode(f"{name}.why")) <= 255
 
 
+@given(_tokens, _millis)
+def test_a_plain_name_that_was_revived_says_so_through_every_state(token: str, due: int) -> None:
+    slot = PLAIN.parse("order-1~a3~d5~s9.b.json")
+    assert slot is not None and not slot.revived
+    name = PLAIN.revived(slot, due, 0)
+    for _ in range(2):
+        slot = PLAIN.parse(name)
+        assert slot is not None and (slot.base, slot.due, slot.revived) == ("order-1", due, True)
+        held = PLAIN.parse(leased := PLAIN.leased(slot, 1, f"{token}.b0000001.ff"))
+        over = PLAIN.parse(PLAIN.settled(leased, due))
+        assert held is not None and (held.due, held.revived, held.leased) == (due, True, True)
+        assert over is not None and (over.token, over.revived) == (token, True)
+        name = PLAIN.waiting(leased, due)
+
+
 @given(st.text(min_size=1))
 def test_any_other_name_is_foreign(name: str) -> None:
     assert NATIVE.parse(name) is None

@@ -15,7 +15,7 @@ import pytest
 
 from pabal.connect import connect
 from pabal.errors import InvalidInput, InvalidUrl, QueueFull, StoreFailed, StoreMissing, StoreRefused, Uncertain
-from pabal.sql.links import Link
+from pabal.sql.links import Link, place_of
 from pabal.sql.postgres import Server
 from pabal.store import Dead, Done, Failure, Movable, Outcome, Retry, Settlement, State, Terms, Transactional
 from pabal.stores.postgres import PostgresStore
@@ -256,6 +256,18 @@ def test_two_schemas_are_two_stores(store: PostgresStore, postgres: PostgresServ
     with postgres.schema() as other_schema, closing(PostgresStore(postgres.url, schema=other_schema)) as other:
         publish(store, 1)
         assert other.queues() == [] and store.queues() == [QUEUE]
+
+
+def test_the_facts_say_what_wakes_its_readers(store: PostgresStore) -> None:
+    assert store.facts()["woken by"] == "notify"
+
+
+def test_a_place_is_told_as_the_environment_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "127.0.0.1")
+    monkeypatch.setenv("PGPORT", "55999")
+    monkeypatch.setenv("PGDATABASE", "work")
+    assert place_of("postgresql:///") == "postgresql://127.0.0.1:55999/work"
+    assert place_of("postgresql://there/own") == "postgresql://there:55999/own"
 
 
 def test_every_commit_is_flushed_even_where_the_server_would_not(store: PostgresStore) -> None:

@@ -6,7 +6,6 @@ role's default says, and plans do not depend on statistics.
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Sequence
 from contextlib import suppress
@@ -154,18 +153,16 @@ def split_url(url: str, own: frozenset[str]) -> tuple[str, dict[str, str]]:
     return f"{place}?{urlencode(rest, quote_via=quote)}" if rest else place, found
 
 
-# As libpq takes them.
-_DEFAULTS = (("host", "PGHOST", "localhost"), ("port", "PGPORT", "5432"), ("dbname", "PGDATABASE", ""))
-
-
 def place_of(url: str) -> str:
     """Say which database a URL names, without its secrets."""
     try:
         found = conninfo_to_dict(url)
     except psycopg.Error as exc:
         raise InvalidUrl(f"not the URL of a PostgreSQL database: {told(exc)}") from exc
-    host, port, name = (found.get(field) or os.environ.get(variable) or usual for field, variable, usual in _DEFAULTS)
-    return f"postgresql://{host}:{port}/{name}"
+    # What is not said libpq takes from the environment, or from its own defaults.
+    usual = {option.keyword.decode(): (option.val or b"").decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    host, port, name = (found.get(field) or usual[field] for field in ("host", "port", "dbname"))
+    return f"postgresql://{host or 'localhost'}:{port}/{name}"
 
 
 def rule_of(exc: psycopg.Error) -> Rule:

@@ -19,10 +19,11 @@ show (G1, G7, G9) is in `tests/crash`.
 from pabal.testing.store_suite_leases import LeaseTests
 from pabal.testing.store_suite_order import OrderTests
 from pabal.testing.store_suite_publish import PublishTests
+from pabal.testing.store_suite_reviving import ReviveTests
 from pabal.testing.store_suite_settle import SettleTests
 from pabal.testing.store_suite_sharing import SharingTests
 from pabal.testing.store_suite_upkeep import UpkeepTests
 
 
-class StoreSuite(PublishTests, OrderTests, LeaseTests, SettleTests, UpkeepTests, SharingTests):
+class StoreSuite(PublishTests, OrderTests, LeaseTests, SettleTests, ReviveTests, UpkeepTests, SharingTests):
     """Every guarantee by its number, and every line of the contract beside."""

@@ -1,4 +1,4 @@
-"""Looking and tidying: counts, browse, find, revive, purge, queues, settings, damage (G10), closing."""
+"""Looking and tidying: counts, browse, find, purge, queues, settings, damage (G10), closing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -102,41 +102,6 @@ class UpkeepTests(StorePlace):
         assert store.find(QUEUE, "other") is None and store.find("other", "m") is None
         assert store.find(QUEUE, "m-") is None and store.find(QUEUE, "M") is None
         assert store.browse("other", State.READY) == []
-
-    def test_revive_makes_dead_messages_ready_with_no_attempts(self, store: Store, reopen: Reopen) -> None:
-        store.publish([draft(n, id=f"m-{n}") for n in range(3)])
-        for lease in take(store, 2):
-            bury(store, lease)
-        assert store.revive(QUEUE, ["m-1", "nobody", "m-2", "m-0", "m-0"]) == ["m-1", "m-0"]
-        assert count(store, State.DEAD) == 0
-        other = reopen()
-        assert sorted((lease.receipt.id, lease.attempt) for lease in take(other, 10)) == [
-            ("m-0", 1),
-            ("m-1", 1),
-            ("m-2", 1),
-        ]
-        other.close()
-
-    def test_a_revived_message_does_not_expire_again(self, store: Store, reopen: Reopen, clock: ManualClock) -> None:
-        publish(store, 1, id="m", expires_at=clock.now() + 10)
-        clock.advance(11)
-        (over,) = store.expired(QUEUE, 10)
-        bury(store, over)
-        assert store.revive(QUEUE, ["m"]) == ["m"]
-        other = reopen()
-        for handle in (store, other):
-            assert handle.expired(QUEUE, 10) == [] and handle.next_due(QUEUE) is None
-        assert bodies(take(other)) == [1]
-        other.close()
-
-    def test_g5_a_receipt_from_before_reviving_is_lost(self, store: Store) -> None:
-        publish(store, 1, id="m")
-        lease = take_one(store)
-        bury(store, lease)
-        store.revive(QUEUE, ["m"])
-        assert ack(store, lease) is Outcome.LOST and state_of(store, "m") is State.READY
-        again = take_one(store)
-        assert bury(store, lease) is Outcome.LOST and ack(store, again) is Outcome.APPLIED
 
     @pytest.mark.parametrize("state", [State.READY, State.DELAYED, State.DEAD, State.DONE])
     def test_purge_removes_one_state_only(self, store: Store, state: State) -> None:

@@ -20,9 +20,9 @@ def order_in(root: Root, spool: Spool, directory: str, name: str, slot: Slot) ->
     """Return the order of a file; plain ones are read if they are not yet known."""
     if root.names.native:
         return slot
-    known = spool.listing.known.get(slot.base) if spool.listing is not None else None
+    known = spool.listing.orders.of(slot) if spool.listing is not None else None
     if known is not None and not slot.settled:  # what is over may have had the name of one that is not
-        return known.at(slot)
+        return known
     return learn(root, spool, directory, name, slot)
 
 

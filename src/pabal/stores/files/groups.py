@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeAlias
 
-from pabal.stores.files.names import REVIVED, Slot
+from pabal.stores.files.names import Slot
 
 
 class DocumentOrder(NamedTuple):
@@ -27,7 +27,7 @@ class DocumentOrder(NamedTuple):
     def at(self, slot: Slot) -> DocumentOrder:
         """Return the order under the name that the document has now."""
         order = self._replace(due=slot.due) if slot.due else self
-        return order._replace(expires=0) if slot.token == REVIVED else order
+        return order._replace(expires=0) if slot.revived else order
 
 
 Order: TypeAlias = Slot | DocumentOrder  # a native name says it all by itself

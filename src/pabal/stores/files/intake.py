@@ -83,10 +83,11 @@ def _recall(root: Root, spool: Spool, listing: Listing, names: Sequence[str]) ->
         if slot is None:
             continue
         for directory in spool.waiting:
-            order = listing.unread.order(directory, name, slot)
-            if order is not None and listing.strangers.pop(name, None) is not None:
-                listing.known[slot.base], found = order, True
+            known = listing.unread.recall(directory, name, slot)
+            if known is not None and listing.strangers.pop(name, None) is not None:
+                listing.orders.learn(slot.base, known.order, known.about)
                 listing.arrive(name, directory)
+                found = True
     return found
 
 
@@ -172,7 +173,7 @@ def _place(root: Root, spool: Spool, listing: Listing, about: os.stat_result, fo
         if root.names.native:
             _give_name(root, spool, found)
         else:
-            _give_order(root, spool, listing, found)
+            _give_order(root, spool, listing, about, found)
     return True
 
 
@@ -201,7 +202,7 @@ def _native(root: Root, found: Found, id: str, stamp: int) -> Slot:
     return slot
 
 
-def _give_order(root: Root, spool: Spool, listing: Listing, found: Found) -> None:
+def _give_order(root: Root, spool: Spool, listing: Listing, about: os.stat_result, found: Found) -> None:
     slot = root.names.parse(found.name)
     if slot is None:
         extension = root.names.extension if found.name.endswith(root.names.extension) else ""
@@ -211,7 +212,8 @@ def _give_order(root: Root, spool: Spool, listing: Listing, found: Found) -> Non
         rename_new(found.path, f"{found.directory}/{better}")
         found, slot = found._replace(name=better), root.names.parse(better)
         assert slot is not None
-    order = listing.known[slot.base] = order_of(root, found.message)
+    order = order_of(root, found.message)
+    listing.orders.learn(slot.base, order, about)
     if slot.attempt == 0:
         own = First(found.message.id, dedup.new_tag(), digest(slot.base, 10))
         records = dedup.records_of(spool, Draft(spool.name, found.message), root.clock.now())

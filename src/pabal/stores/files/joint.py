@@ -7,10 +7,10 @@ it. What cannot be settled so, because its lease has another name by now, is lef
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pabal import durable, jsontext
 from pabal.store import Outcome, Receipt, Settlement
@@ -23,7 +23,9 @@ from pabal.stores.files.root import Root
 from pabal.stores.files.settling import Move, find_move, tidy
 from pabal.stores.files.spool import Spool
 
-_CHUNK = 100  # settlements at a time, each with several open files
+_OPEN = 300  # files at a time: of each settlement its folder, its plan and what follows from it
+
+_Item: TypeAlias = tuple[Settlement, Sequence[Parcel]]
 
 
 class _Case(NamedTuple):
@@ -34,11 +36,10 @@ class _Case(NamedTuple):
     parcels: Sequence[Parcel]
 
 
-def settle_all(root: Root, spool: Spool, items: Sequence[tuple[Settlement, Sequence[Parcel]]]) -> list[Outcome]:
+def settle_all(root: Root, spool: Spool, items: Sequence[_Item]) -> list[Outcome]:
     """Apply verdicts with follow-ups to messages of one queue."""
     outcomes: list[Outcome] = []
-    for start in range(0, len(items), _CHUNK):
-        chunk = items[start : start + _CHUNK]
+    for chunk in _chunks(items):
         done = _settle_chunk(root, spool, chunk)
         for settlement, parcels in chunk:
             if settlement.receipt in done:
@@ -49,9 +50,23 @@ def settle_all(root: Root, spool: Spool, items: Sequence[tuple[Settlement, Seque
     return outcomes
 
 
-def _settle_chunk(root: Root, spool: Spool, items: Sequence[tuple[Settlement, Sequence[Parcel]]]) -> set[Receipt]:
+def _chunks(items: Sequence[_Item]) -> Iterator[list[_Item]]:
+    """Take as many at a time as may have their files open together; one alone has its own way if these are more."""
+    chunk: list[_Item] = []
+    files = 0
+    for item in items:
+        needed = len(item[1]) + 2
+        if chunk and files + needed > _OPEN:
+            yield chunk
+            chunk, files = [], 0
+        chunk.append(item)
+        files += needed
+    yield chunk
+
+
+def _settle_chunk(root: Root, spool: Spool, items: Sequence[_Item]) -> set[Receipt]:
     """Settle what can be settled together; return the receipts."""
-    plain: dict[Receipt, tuple[Settlement, Sequence[Parcel]]] = {}
+    plain: dict[Receipt, _Item] = {}
     for item in items:
         if item[0].verdict.failure is None:
             plain.setdefault(item[0].receipt, item)

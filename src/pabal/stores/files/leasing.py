@@ -58,7 +58,7 @@ def lease(root: Root, queue: str, limit: int, seconds: float, consumer: str, tok
         return held
     token, target = token or new_token(), digest(consumer) if consumer else ""
     leases: list[Lease] = []
-    met: set[str] = set()  # strangers that were looked at: those that stay are left to their writers
+    met: set[str] = set()  # strangers that were looked at and stay: they are left to their writers
     while len(leases) < limit:
         with spool:
             listing = listing_of(root, spool)
@@ -66,8 +66,8 @@ def lease(root: Root, queue: str, limit: int, seconds: float, consumer: str, tok
             fresh = listing.strangers.keys() - met
             taken = [] if fresh else _take(root, spool, listing, limit - len(leases), token, seconds, target)
         if fresh:
-            take_in(root, spool, listing)
-            met |= fresh
+            # Where some have found their place, another file may come by the name of one of these.
+            met |= fresh & listing.strangers.keys() if take_in(root, spool, listing) else fresh
             continue
         leases += _read_all(root, spool, taken, token)
         if not taken and not listing.strangers.keys() - met:

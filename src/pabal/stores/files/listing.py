@@ -2,7 +2,8 @@
 
 All of it is called with the queue's lock held. Entries are strings that sort in lease order; one that is no longer true
 is met with ENOENT when its file is moved, and skipped. Of a group only the earliest waiting member is on offer, and
-only while none before it is in flight: a queue with groups, or with a limit, is watched for what leaves it too.
+only while none before it is in flight: a queue with groups, or with a limit, is watched for what leaves it too. What
+leaves unseen is forgotten when the directories are listed again, as they are after so many arrivals.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING
 from pabal.store import State
 from pabal.stores.files.directories import Directories
 from pabal.stores.files.feed import Feed
-from pabal.stores.files.groups import DocumentOrder, Groups, Learn, Order
+from pabal.stores.files.groups import Groups, Learn, Order
 from pabal.stores.files.heaps import Heaps, pop_due
 from pabal.stores.files.names import Slot
+from pabal.stores.files.orders import Orders
 from pabal.stores.files.remembering import Unread
 from pabal.stores.files.returning import Returning
 from pabal.watch import ARRIVALS, DELETE, MOVED_FROM, MOVED_TO
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pabal.stores.files.spool import Spool
 
 _PROMOTE_SLICE = 1000
+_ARRIVALS = 10_000  # after these, and as many as were listed, all is listed again
 
 
 class Listing:
@@ -39,7 +42,7 @@ class Listing:
         self.stale = True
         self.pending: deque[tuple[str, int, str]] = deque()  # directory, what happened, name
         self.strangers: dict[str, float] = {}  # names to be taken in, and when each was first seen (boot clock)
-        self.known: dict[str, DocumentOrder] = {}  # plain names only: what their documents say, by stem
+        self.orders = Orders(root.names.extension)  # of plain names only
         self.census: set[str] | None = None  # every waiting name, kept only where the queue has a limit
         self._heaps = Heaps()
         self._groups = Groups()
@@ -47,6 +50,7 @@ class Listing:
         self.unread = Unread(root, spool)
         self._grouped = False
         self._moves = 0
+        self._until_reload = _ARRIVALS
         # Where ready and delayed share a directory, only the due time tells them apart.
         self._only_ready = spool.dirs[State.READY] if len(spool.waiting) > 1 else ""
         self._directories = Directories(spool, native=self._native)
@@ -58,7 +62,7 @@ class Listing:
         if not self._feed.working and self._directories.changed():
             self.stale = True
         while self.stale or self.pending:
-            if self.stale:
+            if self.stale or self._until_reload <= 0:
                 self._reload()
             else:
                 self._happened(*self.pending.popleft())
@@ -78,20 +82,13 @@ class Listing:
     def order(self, name: str) -> Order | None:
         """Return what orders a waiting file; None if it must be read first."""
         slot = self._parse(name)
-        if slot is None or self._native:
-            return slot
-        known = self.known.get(slot.base)
-        return known.at(slot) if known is not None else None
+        return slot if slot is None or self._native else self.orders.of(slot)
 
     def pop(self, target: str) -> tuple[str, Slot] | None:
         """Take the name that comes next for this consumer; the caller moves the file."""
         while (entry := self._heaps.pop(target)) is not None:
-            name = self._name(entry)
-            order = self.order(name)
-            if order is None:  # what was known under this name went with an earlier file of that name: to be read
-                self.strangers.setdefault(name, self._root.clock.boot())
-                continue
-            if order.group and not self._groups.leads(order.group, entry):
+            name, order = self._standing(entry)
+            if order is None or order.group and not self._groups.leads(order.group, entry):
                 continue
             slot = order if isinstance(order, Slot) else self._parse(name)
             if slot is not None and self.unread.is_first(name, slot.base, order.id):
@@ -108,8 +105,11 @@ class Listing:
 
     def pop_expired(self, now: int) -> str | None:
         """Take the name of a waiting message whose time to live is over."""
-        entry = pop_due(self._heaps.expiring, now)
-        return None if entry is None else self._name(entry)
+        while (entry := pop_due(self._heaps.expiring, now)) is not None:
+            name, order = self._standing(entry)
+            if order is not None:
+                return name
+        return None
 
     def next_change(self) -> int | None:
         """Return when the earliest delay or time to live ends, in milliseconds."""
@@ -121,6 +121,8 @@ class Listing:
             heappush(self._heaps.anyones, name.replace("~", "\1"))
             return
         order, delayed = self.order(name), directory != self._only_ready
+        if order is None and self._grouped and (slot := self._parse(name)) is not None and slot.attempt:
+            order = self._learn(directory, name, slot)  # at once: none of its group may go before it
         if order is None:
             if self._root.layout.admits(name):
                 self.strangers.setdefault(name, self._root.clock.boot())
@@ -157,6 +159,16 @@ class Listing:
     def _name(self, entry: str) -> str:
         return entry.replace("\1", "~") if self._native else entry.partition("\1\2")[2]
 
+    def _standing(self, entry: str) -> tuple[str, Order | None]:
+        """Return the name of an entry and what orders it; None if the two do not belong together."""
+        name = self._name(entry)
+        order = self.order(name)
+        if order is not None and (self._native or entry == self._entry(name, order)):
+            return name, order
+        # What was known under this name, or is now, is of another file of that name: to be read.
+        self.strangers.setdefault(name, self._root.clock.boot())
+        return name, None
+
     def _offer(self, entry: str, order: Order) -> None:
         if order.group:
             self._offer_head(order.group)
@@ -165,13 +177,10 @@ class Listing:
 
     def _promote(self, now: int) -> None:
         while (entry := pop_due(self._heaps.delayed, now)) is not None:
-            name = self._name(entry)
-            order = self.order(name)
-            if order is None:  # as in `pop`
-                self.strangers.setdefault(name, self._root.clock.boot())
-                continue
-            self._move_due(name)
-            self._offer(entry, order)
+            name, order = self._standing(entry)
+            if order is not None:
+                self._move_due(name)
+                self._offer(entry, order)
 
     def _move_due(self, name: str) -> None:
         """Move a file that has come due, so many at a time: what was once ready stays so if the clock steps back."""
@@ -227,6 +236,8 @@ class Listing:
         elif mask & ARRIVALS:
             if self.census is not None and self._root.layout.admits(name):
                 self.census.add(name)
+            self._until_reload -= 1
+            self._forget_earlier(directory, name)
             self.arrive(name, directory)
         else:
             if self.census is not None:
@@ -234,25 +245,45 @@ class Listing:
             if self._grouped:
                 self.gone(name)
 
-    def _reload(self) -> None:
-        self.stale = False
+    def _forget_earlier(self, directory: str, name: str) -> None:
+        """Forget a file that had the name of one that is there: another process may have settled it."""
+        if self.orders and (stem := self.orders.of_another(directory, name)):
+            self.gone(name)
+            self.orders.forget(stem)
+
+    def _watch(self) -> None:
         both_ways = self._grouped or self.census is not None
         for path in self._spool.waiting:
             self._feed.watch(path, ARRIVALS | MOVED_FROM | DELETE if both_ways else ARRIVALS, self)
         if self._grouped:
             self._feed.watch(self._spool.inflight, MOVED_TO | MOVED_FROM | DELETE, self)
+
+    def _reload(self) -> None:
+        self.stale = False
+        self._watch()
         self.pending.clear()
         self._directories.mark()
         self._heaps.clear()
         self._groups.clear()
-        if self._grouped:
-            for name in os.listdir(self._spool.inflight):
-                self._leased(name)
-            self._hold_returning()
         names = self._directories.waiting()
-        there = {name for name, _ in names}
-        self.strangers = {name: seen for name, seen in self.strangers.items() if name in there}
-        if self.census is not None:
-            self.census = {name for name, _ in names if self._root.layout.admits(name)}
+        leased = os.listdir(self._spool.inflight) if self._grouped or not self._native else []
+        self._keep({name for name, _ in names}, leased)
+        for name in leased:
+            self._forget_earlier(self._spool.inflight, name)
+            if self._grouped:
+                self._leased(name)
+        if self._grouped:
+            self._hold_returning()
         for name, path in names:
+            self._forget_earlier(path, name)
             self.arrive(name, path)
+
+    def _keep(self, waiting: set[str], leased: list[str]) -> None:
+        """Forget what has left."""
+        self._until_reload = len(waiting) + _ARRIVALS
+        self.strangers = {name: seen for name, seen in self.strangers.items() if name in waiting}
+        if self.census is not None:
+            self.census = {name for name in waiting if self._root.layout.admits(name)}
+        if not self._native:
+            self.unread.keep(waiting)
+            self.orders.keep((*waiting, *leased))

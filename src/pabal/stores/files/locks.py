@@ -15,14 +15,17 @@ from contextlib import suppress
 
 from pabal.errors import StoreClosed
 
+_MOST_IDLE = 64  # files that are kept open, among the locks of one store, though nobody holds them
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class FileLock:
     """A context manager that holds the lock."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, idle: dict[FileLock, None] | None = None) -> None:
+        """Make the lock of a file. `idle`: those of one store whose files are open, the one used last at the end."""
         self._path = path
+        self._idle = {} if idle is None else idle
         self._threads = threading.RLock()  # knows by itself who holds it, whatever strikes in between
         self._depth = 0
         self._fd = -1
@@ -44,6 +47,25 @@ class FileLock:
         try:
             if self._depth == 0:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
+                self._rest()
+        finally:
+            self._threads.release()
+
+    def _rest(self) -> None:
+        """Keep the file open for the next time, and close what is over the limit of those that were used before."""
+        self._idle.pop(self, None)
+        self._idle[self] = None
+        if len(self._idle) > _MOST_IDLE:
+            for lock in list(self._idle)[:-_MOST_IDLE]:
+                lock._close_idle()
+
+    def _close_idle(self) -> None:
+        if not self._threads.acquire(blocking=False):
+            return  # another thread's at this moment
+        try:
+            if self._depth == 0:
+                self._idle.pop(self, None)
+                self._drop()
         finally:
             self._threads.release()
 
@@ -72,11 +94,13 @@ class FileLock:
         """Close the file once nobody holds the lock; who comes later is told."""
         with self._threads:
             self._closed = True
+            self._idle.pop(self, None)
             self._drop()
 
     def leave_to_parent(self) -> None:
         """In a forked child: the descriptor, and the threads that may hold the lock, are the parent's."""
         self._threads, self._depth = threading.RLock(), 0
+        self._idle.pop(self, None)
         self._drop()
 
     def _drop(self) -> None:

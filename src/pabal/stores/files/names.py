@@ -1,6 +1,6 @@
 """The grammar of file names: what the file store says of a message in the name of its file.
 
-    name   = base [~a<attempt> [~d<due>] [lease | retried | settled]] extension
+    name   = base [~a<attempt> [~r] [~d<due>] [lease | retried | settled]] extension
     base   = <100-priority>-<due ms>-<id> [~g<group>.<stamp>] [~t<target>] [~x<expiry>] (~c<crc32> | ~f<crc32>)   native
            | <stem of the application's own choice, without ~>                                                    plain
     lease  = ~l<token>.<boot id>.<deadline ms on the boot clock>
@@ -8,7 +8,8 @@
 
 Instants after the stem are hexadecimal, groups and targets are hashes, so that the longest name, with an id of 128
 characters and `.why` after it, fits in the 255 bytes of a directory entry. `~c` is the checksum of a document that the
-store wrote itself, `~f` that of one it found. A name that is none of these is foreign.
+store wrote itself, `~f` that of one it found. What its document says of expiry no longer counts once a message was
+revived: a native name has lost its `~x` then, and a plain one has `~r`. A name that is none of these is foreign.
 """
 
 import hashlib
@@ -23,10 +24,9 @@ from pabal.message import Message
 
 LAST_DUE = 10**13 - 1
 ID_PLACE = 18  # where the id begins in a native name
-REVIVED = "revived"  # in the place of a token: what its document says of expiry no longer counts
 _TOKEN, _BOOT, _HASH, _HEX = r"[0-9A-Za-z_-]{1,16}", r"[0-9A-Za-z_-]{1,8}", r"[0-9a-z]{8}", r"[0-9a-f]{1,13}"
 _MOVING = (
-    rf"(?:~a(\d{{1,7}})(?:~d({_HEX}))?"
+    rf"(?:~a(\d{{1,7}})(~r)?(?:~d({_HEX}))?"
     rf"(?:~l({_TOKEN})\.({_BOOT})\.({_HEX})|~k({_TOKEN})|~s({_HEX})\.({_TOKEN}))?)?"
 )
 _NATIVE = (
@@ -59,6 +59,7 @@ class Slot(NamedTuple):
     boot: str = ""
     deadline: int = 0
     settled: int = 0
+    revived: bool = False  # of a plain name: a native one has no expiry then
 
     @property
     def leased(self) -> bool:
@@ -90,13 +91,14 @@ class Names:
         if found is None or (self.native and not ends):
             return None
         extension = self.extension if ends else ""
-        *of_base, attempt, due, token, boot, deadline, last, settled, by = found.groups()
+        *of_base, attempt, revived, due, token, boot, deadline, last, settled, by = found.groups()
         moving = (
             int(attempt or 0),
             token or last or by or "",
             boot or "",
             int(deadline or "0", 16),
             int(settled or "0", 16),
+            revived is not None,
         )
         if not self.native:
             if not _is_plain(of_base[0]):
@@ -120,8 +122,9 @@ class Names:
 
     def leased(self, slot: Slot, attempt: int, term: str) -> str:
         """Name a message that is held under `term`: token, boot id and deadline."""
+        revived = "~r" if slot.revived else ""
         due = f"~d{slot.due:x}" if slot.due and not self.native else ""
-        return f"{slot.base}~a{attempt}{due}~l{term}{slot.extension}"
+        return f"{slot.base}~a{attempt}{revived}{due}~l{term}{slot.extension}"
 
     def waiting(self, leased: str, due: int) -> str:
         """Name a message that comes back at `due`, after the lease that its name shows."""
@@ -144,7 +147,7 @@ class Names:
     def revived(self, slot: Slot, due: int, stamp: int) -> str:
         """Name a dead message that is ready again, at the end of its group and with no end to its life."""
         if not self.native:
-            return f"{slot.base}~a0~d{due:x}~k{REVIVED}{slot.extension}"
+            return f"{slot.base}~a0~r~d{due:x}{slot.extension}"
         return f"{self._restamped(slot._replace(expires=0), due, stamp)}{slot.extension}"
 
     def stamped(self, slot: Slot, stamp: int) -> str:

@@ -78,7 +78,11 @@ def pack(root: Root, drafts: Iterable[Draft]) -> list[Parcel]:
         check_name(draft.queue)  # before the codec writes it down
         data = root.codec.encode(draft.message, queue=draft.queue)
         if len(data) > draft.terms.max_bytes:
-            raise TooLarge(f"{draft.terms.max_bytes} bytes at most in {draft.queue}; the document has {len(data)}")
+            queue, most = draft.queue, draft.terms.max_bytes
+            raise TooLarge(
+                f"{queue} takes messages of {most} bytes at most, encoded; {draft.message.id} has {len(data)}: "
+                f"`pabal policy set {queue} --set maxBytes={len(data)}` lets it in"
+            )
         encoded.append((draft, data))
     return [Parcel(root, draft, data, now) for draft, data in encoded]
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pabal import jsontext
 from pabal.errors import DecodeError, LinkedFile, NotARegularFile, PabalError, TooLarge, UnsafeFile
 from pabal.ids import new_token
-from pabal.message import Message
+from pabal.message import Message, lasting
 from pabal.names import check_id
 from pabal.policy import LARGEST_MAX_BYTES
 from pabal.store import Failure, FailureCode, State
@@ -70,7 +70,14 @@ def _read(fd: int, size: int) -> bytes:
 
 
 def read_message(root: Root, path: str, slot: Slot) -> Message:
-    """Read the message in a file. Raise DecodeError, UnsafeFile or TooLarge if there is none to be had."""
+    """Read the message in a file, revived or not. Raise DecodeError, UnsafeFile or TooLarge if there is none."""
+    message = _read_document(root, path, slot)
+    if slot.revived or root.names.native:
+        return lasting(message, slot.expires or None)
+    return message
+
+
+def _read_document(root: Root, path: str, slot: Slot) -> Message:
     data, written_at = read_whole(path)
     if slot.crc < 0:
         return root.codec.decode(data, id=id_of_stem(slot.id), at=written_at)
@@ -104,13 +111,15 @@ def order_of(root: Root, message: Message) -> DocumentOrder:
 
 def learn(root: Root, spool: Spool, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
     """Read the document of a plain name for its order, and remember that."""
+    path = f"{directory}/{name}"
     try:
-        message = read_message(root, f"{directory}/{name}", slot)
+        about = os.lstat(path)  # before it is read: what is there afterwards may be another
+        message = _read_document(root, path, slot)
     except (FileNotFoundError, *UNREADABLE):
         return None
     order = order_of(root, message)
     if spool.listing is not None and not slot.settled:
-        spool.listing.known[slot.base] = order
+        spool.listing.orders.learn(slot.base, order, about)
     return order.at(slot)
 
 

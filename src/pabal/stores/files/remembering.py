@@ -23,9 +23,10 @@ _FORM = "1"
 
 
 class Remembered(NamedTuple):
-    """The order of a file; `taken`: it was also made sure that no other file is the same message."""
+    """The order of a file, and what it was like; `taken`: it was also made sure that no other is the same message."""
 
     order: DocumentOrder
+    about: os.stat_result
     taken: bool
 
 
@@ -45,7 +46,7 @@ class Unread:
         self._unclaimed: set[str] = set()
         self._refused: set[str] = set()
 
-    def order(self, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
+    def recall(self, directory: str, name: str, slot: Slot) -> Remembered | None:
         """Return the order of a plain file that need not be read."""
         found = recall(f"{directory}/{name}")
         if found is None or name in self._refused:
@@ -53,7 +54,12 @@ class Unread:
         if slot.attempt == 0 and not found.taken:
             self._unclaimed.add(name)
         # Delays stand in names: what is dated in the future, the clock having stepped back, does not wait for it.
-        return found.order._replace(due=min(found.order.due, self._root.now()))
+        return found._replace(order=found.order._replace(due=min(found.order.due, self._root.now())))
+
+    def keep(self, names: set[str]) -> None:
+        """Forget all files but these."""
+        self._unclaimed &= names
+        self._refused &= names
 
     def is_first(self, name: str, stem: str, id: str) -> bool:
         """Claim the id of a file that is to be leased; False if another file is the same message."""
@@ -71,12 +77,13 @@ def recall(path: str) -> Remembered | None:
     try:
         words = os.getxattr(path, _NAME, follow_symlinks=False).decode().split(" ")
         form, mark, taken, priority, due, group, stamp, target, expires, id = words
-        if (form, mark) != (_FORM, _mark(os.lstat(path))):
+        about = os.lstat(path)
+        if (form, mark) != (_FORM, _mark(about)):
             return None
         order = DocumentOrder(id, int(priority), int(due), group, int(stamp), target, int(expires))
     except (OSError, ValueError):
         return None
-    return Remembered(order, taken == "1")
+    return Remembered(order, about, taken == "1")
 
 
 def _mark(about: os.stat_result) -> str:

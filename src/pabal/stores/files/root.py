@@ -54,7 +54,8 @@ class Root:
         self._pid = os.getpid()
         self._failed: StoreError | None = None
         self._closed = False
-        self._lock = FileLock(f"{self.path}/.lock")  # for what is done once, or rarely
+        self.idle: dict[FileLock, None] = {}
+        self._lock = FileLock(f"{self.path}/.lock", self.idle)  # for what is done once, or rarely
         try:
             with self._lock:
                 self._check_format()
@@ -93,12 +94,11 @@ class Root:
         if feed is not None:
             feed.leave_to_parent()
 
-    def let_go(self, *, doubt: bool) -> None:
-        """Free what this thread was holding when a call was broken off."""
+    def let_go(self) -> None:
+        """Free what this thread was holding when a call was broken off, and believe nothing that it left behind."""
         for spool in list(self._spools.values()):
             spool.let_go()
-            if doubt:
-                spool.doubt()
+            spool.doubt()
         self._lock.let_go()
 
     def spool(self, queue: str) -> Spool | None:

@@ -123,7 +123,7 @@ def tidy(root: Root, spool: Spool, settlement: Settlement, move: Move, *, applie
     if verdict.failure is None if waits else move.held.failed:
         remove(why_path(spool, receipt.id))
     if not root.names.native and spool.listing is not None and move.state is State.DONE:
-        spool.listing.known.pop(move.held.slot.base, None)
+        spool.listing.orders.forget(move.held.slot.base)
     if move.held.slot.group or not root.names.native:
         spool.ring()  # the next of its group can be leased
 

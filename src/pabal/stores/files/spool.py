@@ -51,11 +51,14 @@ class Spool(FileLock):
         self.sweeping: Generator[str, None, None] | None = None
         self.published: set[str] = set()  # generated ids of late: only one of these is looked for when it comes again
         self.tending = threading.Lock()  # held by the thread that purges or sweeps
-        super().__init__(f"{self.private}/.lock")
+        super().__init__(f"{self.private}/.lock", root.idle)
         for path in {*self.dirs.values(), self.private, self.tmp, self.dedup, self.why}:
             durable.make_dirs(Path(path))
-        if os.fstat(self.open()).st_size < _STAMP:
-            os.pwrite(self._fd, b"0" * _STAMP, 0)  # its block is there even when the disk is full
+        try:
+            if os.fstat(self.open()).st_size < _STAMP:
+                os.pwrite(self._fd, b"0" * _STAMP, 0)  # its block is there even when the disk is full
+        finally:
+            self._drop()  # who only publishes never needs the lock
 
     def next_stamp(self, now: float) -> int:
         """Give the next place in the order of publishing; with the lock held."""

@@ -237,8 +237,7 @@ class _Guard:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, PabalError):
             return
-        # What a signal handler raises may come from between any two steps. An error of the system has its number.
-        interrupted = not isinstance(error, OSError) or error.errno is None
-        self._root.let_go(doubt=interrupted)
-        if isinstance(error, OSError) and not interrupted:
+        # It may come from between any two steps, from a signal handler too. An error of the system has its number.
+        self._root.let_go()
+        if isinstance(error, OSError) and error.errno is not None:
             raise self._root.fault(error, self._doing) from error

@@ -71,8 +71,8 @@ class BellWatch:
         self._bells = bells
         self._queues = queues
         self._open = threading.Lock()  # held while the eventfd may be written, and for good once closed
+        self._poll = select.epoll()  # first: it closes itself if no descriptor is left
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.epoll()
         self._poll.register(self._wake, select.EPOLLIN)
         self._link: Link | None = None
         self._fd = -1

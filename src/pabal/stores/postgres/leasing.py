@@ -6,6 +6,7 @@ from operator import itemgetter
 from pabal.codec import Codec
 from pabal.errors import DecodeError
 from pabal.ids import new_token
+from pabal.message import lasting
 from pabal.sql.links import Link
 from pabal.sql.postgres import Server
 from pabal.store import Lease, Outcome, Receipt
@@ -15,7 +16,7 @@ from pabal.stores.postgres.schema import Schema
 
 SWEEPER_SECONDS = 5.0  # how long who took over a message has to settle it
 
-# Rows of both: id, attempt, due_at, failure, crc, document, rank, and whether the token held it before.
+# Rows of both: id, attempt, due_at, failure, crc, document, rank, whether the token held it before, and expires_at.
 _LEASE = "select * from pabal.lease(%s, %s, %s, %s, %s, %s)"
 _TAKE_OVER = "select * from pabal.take_over(%s, %s, %s, %s)"
 _EXTEND = "select pabal.extend(%s::integer[], %s::text[], %s::text[], %s)"
@@ -81,9 +82,9 @@ class Leasing:
     def _leases(self, queue: str, number: int, token: str, rows: list[Row]) -> list[Lease]:
         leases, unreadable = [], []
         rows.sort(key=itemgetter(6, 2, 0))
-        for id, attempt, due_at, failure, crc, document, _, _ in rows:
+        for id, attempt, due_at, failure, crc, document, _, _, expires_at in rows:
             try:
-                message = read_message(self._codec, document, crc)
+                message = lasting(read_message(self._codec, document, crc), expires_at)
             except DecodeError as exc:
                 unreadable.append((id, *fault(exc, due_at, attempt)))
                 continue

@@ -241,7 +241,7 @@ create function pabal.lease(
   number integer, consumer text, most integer, seconds double precision, under text, again boolean
 ) returns table (
   id text, attempt integer, due_at double precision, failure text, crc bigint, document bytea, rank smallint,
-  held boolean
+  held boolean, expires_at double precision
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -249,7 +249,7 @@ declare
   places tid[];
 begin
   if again then
-    return query select m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, true
+    return query select m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, true, m.expires_at
       from pabal.messages as m where m.queue_id = number and m.state = 2 and m.token = under;
     if found then
       return;
@@ -268,7 +268,7 @@ begin
   return query update pabal.messages as m
     set state = 2, attempt = m.attempt + 1, token = under, moment = pabal.steady() + seconds
     where m.ctid = any(places)
-    returning m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, false;
+    returning m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, false, m.expires_at;
 end $$;
 
 -- Given the places of what anybody may take, return those of what this consumer shall take.
@@ -293,7 +293,7 @@ end $$;
 -- Put leases that ran out and waiting messages past their time under a new token; give what the token holds.
 create function pabal.take_over(number integer, most integer, seconds double precision, under text) returns table (
   id text, attempt integer, due_at double precision, failure text, crc bigint, document bytea, rank smallint,
-  held boolean
+  held boolean, expires_at double precision
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -317,7 +317,7 @@ begin
         order by c.expires_at limit most for update skip locked
       )
     )[:most]);
-    return query select m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, true
+    return query select m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, true, m.expires_at
       from pabal.messages as m where m.queue_id = number and m.state = 2 and m.token = under;
   end if;
 end $$;

@@ -10,7 +10,7 @@ from pabal.stores.cursors import number_in, split_cursor
 from pabal.stores.postgres.rows import DELAYED, HELD, NUMBERS, READY, STATES, Row
 from pabal.stores.postgres.schema import Schema
 
-COLUMNS = "seq, id, state, attempt, due_at, moment, rank, failure, crc, document, token"
+COLUMNS = "seq, id, state, attempt, due_at, moment, rank, failure, crc, document, token, expires_at"
 
 _NEXT = """
 select (select min(due_at) from pabal.messages where queue_id = %(q)s and state = 1) - pabal.wall(),

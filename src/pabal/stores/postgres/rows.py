@@ -7,7 +7,7 @@ from zlib import crc32
 from pabal import jsontext
 from pabal.codec import Codec
 from pabal.errors import DecodeError, TooLarge
-from pabal.message import Message
+from pabal.message import Message, lasting
 from pabal.names import check_id, check_name
 from pabal.store import Draft, Entry, Failure, FailureCode, State
 
@@ -45,8 +45,11 @@ def write_down(drafts: Sequence[Draft], codec: Codec) -> list[Sheet]:
         if draft.given_id:
             check_id(message.id)
         document = codec.encode(message, queue=check_name(queue))
-        if len(document) > terms.max_bytes:
-            raise TooLarge(f"{queue} takes {terms.max_bytes} bytes at most; found {len(document)} in {message.id}")
+        if len(document) > (most := terms.max_bytes):
+            raise TooLarge(
+                f"{queue} takes messages of {most} bytes at most, encoded; {message.id} has {len(document)}: "
+                f"`pabal policy set {queue} --set maxBytes={len(document)}` lets it in"
+            )
         sheets.append(Sheet(draft, document))
     return sheets
 
@@ -124,10 +127,10 @@ def fault(exc: DecodeError, at: float, attempt: int) -> tuple[int, str]:
 
 def entry_of(queue: str, row: Row, cursor: str, codec: Codec) -> Entry:
     """Return what browse shows of a row of `reads.COLUMNS`."""
-    _, id, state, attempt, due_at, _, _, failure, crc, document, token = row
+    _, id, state, attempt, due_at, _, _, failure, crc, document, token, expires_at = row
     message, data = None, b""
     try:
-        message = read_message(codec, document, crc)
+        message = lasting(read_message(codec, document, crc), expires_at)
     except DecodeError as exc:
         data = exc.data
     if state == CORRUPT and message is not None:

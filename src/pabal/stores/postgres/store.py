@@ -174,12 +174,13 @@ class PostgresStore:
         found = self._server.read(lambda link: link.execute(self._sql(_FACTS)).fetchone())
         version, fsync, synchronous, schema = found or ("", "", "", "")
         watch = self.watch([])
+        woken_by = watch.woken_by
         watch.close()
         return {
             "place": f"{self._server.place}, schema {self._sql.name}",
             "format": f"queues schema {schema}",
             "server": f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {synchronous}",
-            "woken by": watch.woken_by,
+            "woken by": woken_by,
         }
 
     def check(self, *, repair: bool) -> list[Finding]:

@@ -36,7 +36,10 @@ class Encoding:
                 check_id(message.id)
             data = encode(message, queue=queue)
             if len(data) > (most := draft.terms.max_bytes):
-                raise TooLarge(f"{queue} takes {most} bytes at most; found {len(data)} in {message.id}")
+                raise TooLarge(
+                    f"{queue} takes messages of {most} bytes at most, encoded; {message.id} has {len(data)}: "
+                    f"`pabal policy set {queue} --set maxBytes={len(data)}` lets it in"
+                )
             items.append((draft, data, crc32(data)))
             if apart:
                 documents.append(Document(queue, message.id, data))

@@ -9,6 +9,7 @@ from pabal.clock import Clock
 from pabal.codec import Codec
 from pabal.errors import DecodeError
 from pabal.ids import new_token
+from pabal.message import lasting
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 from pabal.store import Lease, Outcome, Receipt
@@ -107,10 +108,10 @@ class Leasing:
 
     def _leases(self, queue: str, number: int, token: str, rows: Sequence[moves.Row], counted: int) -> list[Lease]:
         leases, unreadable = [], []
-        for seq, id, attempt, due_at, failure, crc, place, *_ in rows:
+        for seq, id, attempt, due_at, failure, crc, place, _, expires_at, *_ in rows:
             attempt += counted
             try:
-                message = read_message(self._codec, self._bodies, place, crc)
+                message = lasting(read_message(self._codec, self._bodies, place, crc), expires_at)
             except DecodeError as exc:
                 unreadable.append((seq, *fault(exc, self._clock.now(), attempt)))
                 continue

@@ -14,11 +14,11 @@ from pabal.stores.sqlite.rows import HELD, READY
 
 PROMOTED_AT_ONCE = 10_000
 
-Row = tuple[Any, ...]  # seq, id, attempt, due_at, failure, crc, document, priority, whether something delayed is due
+Row = tuple[Any, ...]  # what _COLUMNS says, and whether something delayed is due
 
 # Leasing
 
-_COLUMNS = "seq, id, attempt, due_at, failure, crc, document, priority"
+_COLUMNS = "seq, id, attempt, due_at, failure, crc, document, priority, expires_at"
 _READY = f"""
 select {_COLUMNS}, exists (select 1 from messages where queue_id = ?1 and state = 1 and due_at <= ?3) from messages
 where queue_id = ?1 and state = 0 and target = ?2 and (expires_at is null or expires_at > ?3)
@@ -40,7 +40,7 @@ def ready(tx: Transaction, number: int, consumer: str, now: float, limit: int) -
     """Select what a consumer may lease, in the order of G4, once what was delayed until now is ready too."""
     rows = _ready(tx, number, consumer, now, limit)
     # The rows themselves say whether anything is due: one statement where there is nothing to do.
-    if (not rows or rows[0][8]) and _promote(tx, number, now):
+    if (not rows or rows[0][9]) and _promote(tx, number, now):
         return _ready(tx, number, consumer, now, limit)
     return rows
 

@@ -6,7 +6,7 @@ from zlib import crc32
 from pabal import jsontext
 from pabal.codec import Codec
 from pabal.errors import DecodeError
-from pabal.message import Message
+from pabal.message import Message, lasting
 from pabal.store import Entry, Failure, FailureCode, State
 from pabal.stores.sqlite.bodies import Bodies, Place
 
@@ -47,10 +47,10 @@ def fault(exc: DecodeError, at: float, attempt: int) -> tuple[int, str]:
 
 def entry_of(queue: str, row: tuple[Any, ...], cursor: str, codec: Codec, bodies: Bodies) -> Entry:
     """Return what browse shows of a row of `reads.COLUMNS`."""
-    _, id, state, attempt, due_at, _, _, failure, crc, place, token = row
+    _, id, state, attempt, due_at, _, _, failure, crc, place, token, expires_at = row
     message, data = None, b""
     try:
-        message = read_message(codec, bodies, place, crc)
+        message = lasting(read_message(codec, bodies, place, crc), expires_at)
     except DecodeError as exc:
         data = exc.data
     if state == CORRUPT and message is not None:

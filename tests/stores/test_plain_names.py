@@ -1,0 +1,184 @@
+"""Plain names are used again: what is known of a file does not count for the next one of that name."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pabal.store import Done, Lease, Outcome, Retry, Settlement, State
+from pabal.stores.files import FileStore, feed, intake, listing, reading
+from pabal.stores.layout import NativeLayout
+from pabal.testing import ManualClock
+
+LAYOUT = NativeLayout(native=False)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["inotify", "poll"])
+def woken_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "no inotify instance to be had")
+
+    if request.param == "poll":
+        monkeypatch.setattr(feed, "Inotify", none_left)
+    return str(request.param)
+
+
+@pytest.fixture
+def ours(tmp_path: Path, clock: ManualClock, woken_by: str) -> Iterator[FileStore]:
+    """A process that knows the queue by now."""
+    with closing(FileStore(tmp_path, clock=clock, layout=LAYOUT)) as store:
+        store.configure("q", {})
+        assert store.lease("q", 1, 60.0) == [] and store.facts()["woken by"] == woken_by
+        yield store
+
+
+@pytest.fixture
+def others(tmp_path: Path, clock: ManualClock, ours: FileStore) -> Iterator[FileStore]:
+    """Another process at the same queue."""
+    with closing(FileStore(tmp_path, clock=clock, layout=LAYOUT)) as store:
+        yield store
+
+
+def put(place: Path, id: str, name: str = "task.json", **document: Any) -> None:
+    """Move a file in, as another program does."""
+    (place / "draft").write_text(json.dumps({"messageId": id, "payload": id, **document}))
+    os.rename(place / "draft", place / "q" / "ready" / name)
+
+
+def take(store: FileStore, consumer: str = "", limit: int = 10) -> list[str]:
+    return [lease.receipt.id for lease in store.lease("q", limit, 60.0, consumer=consumer)]
+
+
+def do_one(store: FileStore, consumer: str = "", *, removed: bool = False) -> Lease:
+    """Lease one and acknowledge it; perhaps what is done is also purged at once."""
+    (lease,) = store.lease("q", 1, 60.0, consumer=consumer)
+    assert store.settle([Settlement(lease.receipt, Done())]) == [Outcome.APPLIED]
+    if removed:
+        assert store.purge("q", State.DONE) == 1
+    return lease
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_next_file_of_a_name_goes_to_whom_it_is_for(
+    tmp_path: Path, ours: FileStore, others: FileStore, removed: bool
+) -> None:
+    put(tmp_path, "one", targetConsumerId="alice")
+    assert ours.counts("q")[State.READY] == 1
+    do_one(others, "alice", removed=removed)
+    put(tmp_path, "two", targetConsumerId="bob")
+    assert take(ours, "alice") == []
+    assert take(ours, "bob") == ["two"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_next_file_of_a_name_does_not_expire_with_the_first(
+    tmp_path: Path, ours: FileStore, others: FileStore, clock: ManualClock, removed: bool
+) -> None:
+    put(tmp_path, "one", expiredAt=int((clock.now() + 1) * 1000))
+    assert ours.counts("q")[State.READY] == 1
+    do_one(others, removed=removed)
+    clock.advance(2)
+    put(tmp_path, "two")
+    found = ours.find("q", "two")
+    assert found is not None and found.state is State.READY
+    assert ours.expired("q", 10) == [] and take(ours) == ["two"]
+
+
+def test_the_next_file_of_a_name_has_its_own_priority(tmp_path: Path, ours: FileStore, others: FileStore) -> None:
+    put(tmp_path, "one", priority=9)
+    assert ours.counts("q")[State.READY] == 1
+    do_one(others)
+    put(tmp_path, "two", priority=1)
+    put(tmp_path, "three", "other.json", priority=5)
+    assert take(ours) == ["three", "two"]
+
+
+def test_the_next_file_of_a_name_is_of_its_own_group(tmp_path: Path, ours: FileStore, others: FileStore) -> None:
+    put(tmp_path, "first", "a.json", group="g")
+    put(tmp_path, "one", group="h")
+    assert ours.counts("q")[State.READY] == 2
+    held = [others.lease("q", 1, 60.0)[0].receipt for _ in range(2)]
+    put(tmp_path, "two", group="g")
+    put(tmp_path, "three", "b.json", group="h")
+    assert take(ours) == []
+    others.settle([Settlement(held[0], Done())])
+    assert take(ours) == ["two"]
+
+
+def test_a_file_that_is_written_anew_in_its_place_is_read_anew(
+    tmp_path: Path, ours: FileStore, clock: ManualClock
+) -> None:
+    put(tmp_path, "one", targetConsumerId="alice")
+    assert ours.counts("q")[State.READY] == 1
+    (tmp_path / "q/ready/task.json").write_text(json.dumps({"messageId": "two", "targetConsumerId": "bob"}))
+    assert take(ours, "alice") == [] and take(ours, "bob") == ["two"]
+
+
+def test_what_was_missed_when_too_much_happened_is_seen_by_the_files(
+    tmp_path: Path, ours: FileStore, others: FileStore
+) -> None:
+    put(tmp_path, "one", targetConsumerId="alice")
+    assert ours.counts("q")[State.READY] == 1
+    do_one(others, "alice", removed=True)
+    put(tmp_path, "two", targetConsumerId="bob")
+    known = ours._root.spool("q").listing  # type: ignore[union-attr]  # it is there
+    ours._root.feed.drain()  # type: ignore[union-attr]  # it is there
+    known.pending.clear()  # type: ignore[union-attr]  # as when the system has no room for more events
+    known.stale = True  # type: ignore[union-attr]
+    assert take(ours, "alice") == [] and take(ours, "bob") == ["two"]
+
+
+def test_two_files_of_one_name_are_both_served(tmp_path: Path, ours: FileStore, others: FileStore) -> None:
+    put(tmp_path, "one")
+    assert ours.counts("q")[State.READY] == 1
+    (lease,) = others.lease("q", 1, 60.0)
+    put(tmp_path, "two")
+    assert ours.counts("q")[State.READY] == 1
+    others.settle([Settlement(lease.receipt, Retry())])
+    assert sorted(take(ours)) == ["one", "two"]
+
+
+def test_what_is_still_the_same_is_not_read_again(
+    tmp_path: Path, ours: FileStore, others: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        put(tmp_path, f"m{n}", f"{n}.json")
+    assert ours.counts("q")[State.READY] == 5
+    read: list[str] = []
+    whole = reading.read_whole
+
+    def read_whole(path: str) -> tuple[bytes, float]:
+        read.append(path)
+        return whole(path)
+
+    monkeypatch.setattr(reading, "read_whole", read_whole)
+    monkeypatch.setattr(intake, "read_whole", read_whole)
+    do_one(others)
+    read.clear()
+    ours._root.let_go()
+    assert ours.counts("q")[State.READY] == 4 and read == []
+
+
+def test_who_only_looks_keeps_little_of_what_has_gone(
+    tmp_path: Path, others: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_ARRIVALS", 20)
+    with closing(FileStore(tmp_path, clock=clock, layout=LAYOUT)) as looking:
+        for n in range(100):
+            put(tmp_path, f"m{n}", f"{n}.json")
+            assert looking.counts("q")[State.READY] == 1
+            do_one(others)
+        known = looking._root.spool("q").listing  # type: ignore[union-attr]  # it is there
+        assert len(known.orders) <= 25 and len(known._heaps.anyones) <= 25  # type: ignore[union-attr]
