@@ -14,6 +14,7 @@ CORE = {
     "judge",
     "schema",
     "in_force",
+    "calling",
     "drafting",
     "settling",
     "renewal",

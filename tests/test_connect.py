@@ -1,7 +1,9 @@
 """From a URL to a store, and clear words where it cannot be."""
 
+import pickle
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +29,19 @@ def test_urls_name_a_scheme_and_a_path(url: str, scheme: str, path: str) -> None
     assert parse_url(url) == (scheme, Path(path))
 
 
+def test_a_path_may_begin_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert parse_url("file:~/spool") == ("file", Path("/home/ann/spool"))
+    assert parse_url("file:a/~/spool") == ("file", Path("a/~/spool"))
+    assert parse_url("sqlite:~odd.db") == ("sqlite", Path("~odd.db"))
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
         ("jobs.db", "begins with one of sqlite, file, hybrid, mailbox"),
         ("redis://localhost", "begins with one of"),
+        ("postgres://me@db/jobs", "write postgresql:"),
         ("sqlite://var/x.db", "sqlite:///var/x.db for an absolute path or sqlite:var/x.db"),
         ("sqlite:", "a scheme and a path"),
         ("sqlite:x.db?mode=ro", "options of this store are busy, index, kv, template"),
@@ -87,3 +97,22 @@ def test_looking_leaves_what_is_somebody_elses_alone(tmp_path: Path) -> None:
         with pytest.raises(StoreMissing):
             pabal.connect(url, create=False)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("url", [Path("jobs.db"), b"sqlite:jobs.db", None])
+def test_a_url_that_is_no_text_says_what_to_write(url: Any) -> None:
+    with pytest.raises(InvalidUrl, match="as in 'sqlite:jobs.db'; found"):
+        pabal.connect(url)
+    with pytest.raises(InvalidUrl, match="as in 'sqlite:events.db'; found"):
+        pabal.connect_topics(url)
+
+
+def test_what_stays_in_its_process_says_what_to_send_instead(tmp_path: Path) -> None:
+    with pabal.connect(f"sqlite:{tmp_path}/x.db") as mq:
+        queue = mq.queue("jobs")
+        queue.publish("x")
+        [delivery] = queue.lease()
+        for thing in (mq, queue, delivery):
+            with pytest.raises(TypeError, match=f"a {type(thing).__name__} cannot be .*: send the URL of the store"):
+                pickle.dumps(thing)
+        delivery.ack()

@@ -107,3 +107,18 @@ def test_bad_values_are_refused_by_name(value: object, error: type[InvalidInput]
 def test_a_lone_surrogate_is_refused_when_written() -> None:
     with pytest.raises(InvalidText):
         jsontext.encode("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (b"x", r"bytes cannot stand inside a JSON value: send base64 text, or a body of bytes alone$"),
+        ({"a": 1, "b": [0, b"x"]}, r"bytes cannot stand .*; it is at \$\.b\[1\]$"),
+        ([[], {"a": {"b": (1, 2)}}], r"found tuple; it is at \$\[1\]\.a\.b$"),
+        ({"a": {2: b"x"}}, r"bytes .* it is at \$\.a\.2$"),
+        ({"a": [{2: 1}]}, r"keys must be text; found 2; it is at \$\.a\[0\]$"),
+    ],
+)
+def test_what_is_no_json_is_told_with_its_place(value: object, says: str) -> None:
+    with pytest.raises(InvalidBody, match=says):
+        jsontext.check(value)

@@ -1,7 +1,11 @@
 """The policy document, its limits, and the delays it asks for."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import pabal
 from pabal.errors import InvalidPolicy
 from pabal.policy import Backoff, DeadLetterPolicy, Policy, RetryPolicy, document_of, policy_from
 
@@ -30,15 +34,32 @@ def test_a_policy_survives_its_document() -> None:
         ({"visibilityTimeoutSec": 0}, "visibilityTimeoutSec must be"),
         ({"visibilityTimeoutSec": "30"}, r"\$\.visibilityTimeoutSec"),
         ({"retry": {"limit": 0}}, "retry.limit must be"),
-        ({"retry": {"backoff": "random"}}, r"\$\.retry\.backoff"),
+        (
+            {"retry": {"backoff": "random"}},
+            r"allowed are fixed, linear, exponential, full-jitter - at `\$\.retry\.backoff",
+        ),
+        ({"retry": {"backoff": "x - at `$.y`"}}, r"allowed are fixed, .* - at `\$\.retry\.backoff"),
+        ({"retry": {"limt": 3}}, r"unknown field `limt`; did you mean limit\? - at `\$\.retry`"),
+        ({"maxByte": 3}, r"unknown field `maxByte`; did you mean maxBytes\?"),
+        ({"limt": 3}, r"unknown field `limt`; known are visibilityTimeoutSec, ttlSec, "),
+        ({"maxBytes": 10**8}, "maxBytes must be 1 to 67108864; found 100000000$"),
+        ({"visibilityTimeoutSec": 4e7}, "visibilityTimeoutSec must be 0.001 to 31622400; found 40000000$"),
         ({"retry": {"initialDelaySec": 9, "maxDelaySec": 3}}, "below retry.initialDelaySec"),
         ({"dlq": {"queue": "../x"}}, "dlq.queue: queue name must be"),
         ({"maxBytes": (64 << 20) + 1}, "maxBytes must be"),
         ({"visibility": 3}, "unknown field `visibility`"),
         ({"retry": {"poisonLimit": -1}}, "retry.poisonLimit must be"),
         ({"onInvalid": "dead-letter"}, "onInvalid dead-letter needs dlq.queue"),
-        ({"onInvalid": "drop"}, r"\$\.onInvalid"),
-        ({"messageSchema": {"rules": [{"field": "a", "type": "odd"}]}}, r"rules\[0\]\.type"),
+        ({"onInvalid": "drop"}, r"allowed are refuse, dead-letter - at `\$\.onInvalid"),
+        (
+            {"messageSchema": {"rules": [{"field": "a", "type": "odd"}]}},
+            r"required, type, .*, custom - at .*rules\[0\]\.type",
+        ),
+        (
+            {"messageSchema": {"rules": [{"field": "a", "type": "type", "expectedType": "int"}]}},
+            r"allowed are string, number, .* - at `\$\.messageSchema\.rules\[0\]\.expectedType",
+        ),
+        ({"messageSchema": {"rule": []}}, r"did you mean rules\? - at `\$\.messageSchema`"),
         ({"messageSchema": {"rules": [{"field": "a", "type": "minLength"}]}}, "rule minLength of a needs `value`"),
     ],
 )
@@ -73,3 +94,66 @@ def test_a_tombstone_outlives_the_dedup_window() -> None:
     assert Policy().tombstone == 600
     assert Policy(dedup_window=3600).tombstone == 3600
     assert Policy(done_retention=7200).tombstone == 7200
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"retry": 3}, r"retry must be a RetryPolicy\(…\); found 3"),
+        ({"dead_letters": "jobs-dead"}, r"dead_letters must be a DeadLetterPolicy\(…\); found 'jobs-dead'"),
+        ({"visibility": "30"}, "visibilityTimeoutSec must be 0.001 to 31622400; found '30'"),
+        ({"retry": RetryPolicy(limit="3")}, "retry.limit must be 1 to 1000000; found '3'"),  # type: ignore[arg-type]
+        ({"ttl": True}, "ttlSec must be"),
+        ({"dead_letters": DeadLetterPolicy(queue=5)}, "dlq.queue: queue name must be"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_policy_of_wrong_parts_is_refused_when_made(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidPolicy, match=says):
+        Policy(**given)
+
+
+UNREADABLE: list[tuple[Any, str]] = [
+    (Policy(max_bytes=1e6), "maxBytes"),  # type: ignore[arg-type]
+    (Policy(retry=RetryPolicy(backoff="expo")), "allowed are fixed"),  # type: ignore[arg-type]
+    (Policy(retry=RetryPolicy(limit=3.5)), "retry.limit"),  # type: ignore[arg-type]
+    (Policy(paused="no"), "paused"),  # type: ignore[arg-type]
+    (Policy(durable_acks="yes"), "durableAcks"),  # type: ignore[arg-type]
+    (Policy(paused=object()), "policy: "),  # type: ignore[arg-type]
+    (Policy(body_schema={"maximum": 2**70}), "64 bits"),
+    (Policy(body_schema={"maximum": float("nan")}), "JSON number"),
+    (Policy(message_schema={"rules": 3}), "messageSchema.rules"),  # type: ignore[arg-type]
+    ({"retry": {"limit": 3}}, r"a pabal\.Policy, .* found dict"),
+    (None, "found NoneType"),
+]
+
+
+@pytest.mark.parametrize(("policy", "says"), UNREADABLE, ids=[says for _, says in UNREADABLE])
+def test_a_policy_that_nobody_could_read_again_is_not_stored(tmp_path: Path, policy: Any, says: str) -> None:
+    with pabal.connect(f"sqlite:{tmp_path}/x.db") as mq:
+        with pytest.raises(InvalidPolicy, match=says):
+            mq.queue("jobs").configure(policy)
+        assert mq.queue("jobs").store.settings("jobs") is None
+
+
+def test_whoever_stores_a_policy_lives_by_it_as_its_readers_do(tmp_path: Path) -> None:
+    with pabal.connect(f"sqlite:{tmp_path}/x.db") as mq:
+        queue = mq.queue("jobs")
+        queue.configure(Policy(retry=RetryPolicy(backoff="fixed", initial=2)))  # type: ignore[arg-type]
+        assert queue.policy.retry.backoff is Backoff.FIXED
+        assert mq.queue("jobs").policy == queue.policy
+
+
+def test_a_stored_policy_that_cannot_be_read_names_its_queue_and_can_be_replaced(tmp_path: Path) -> None:
+    with pabal.connect(f"sqlite:{tmp_path}/x.db") as mq:
+        mq.store.configure("jobs", {"maxBytes": 1.5})
+        queue = mq.queue("jobs")
+        with pytest.raises(InvalidPolicy, match=r"queue jobs has a policy .*maxBytes.*`pabal policy set jobs --file"):
+            queue.lease()
+        queue.configure(Policy())
+        assert queue.lease() == []
+
+
+def test_an_unknown_type_in_a_schema_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("fastjsonschema")
+    with pabal.connect(f"sqlite:{tmp_path}/x.db") as mq, pytest.raises(InvalidPolicy, match="Unknown type 'strng'"):
+        mq.queue("jobs").configure(Policy(body_schema={"properties": {"a": {"type": "strng"}}}))

@@ -273,6 +273,26 @@ def test_a_block_that_settled_itself_is_left_alone(jobs: Queue) -> None:
     assert jobs.counts()[State.DEAD] == 1
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(),
+        Policy(retry=RetryPolicy(poison_limit=2)),
+        Policy(retry=RetryPolicy(limit=1)),
+        Policy(retry=RetryPolicy(limit=1), dead_letters=DeadLetterPolicy(enabled=False)),
+    ],
+    ids=["retried", "one more would be poison", "dead", "dropped"],
+)
+def test_g5_repeating_a_nack_by_receipt_is_harmless(jobs: Queue, policy: Policy) -> None:
+    jobs.configure(policy)
+    jobs.publish("x")
+    receipt = str(one(jobs).receipt)
+    jobs.nack(receipt, reason="no")
+    counts = jobs.counts()
+    jobs.nack(receipt, reason="no")
+    assert jobs.counts() == counts
+
+
 def test_settling_by_receipt_alone(jobs: Queue) -> None:
     jobs.publish_many(["a", "b", "c"])
     first, second, third = (str(delivery.receipt) for delivery in jobs.lease(3))

@@ -1,8 +1,12 @@
 """The worker: handlers, failures, concurrency, stopping."""
 
+import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +263,51 @@ def test_a_handler_that_takes_too_long_has_failed_and_cannot_ack_any_more(jobs: 
 def test_a_timeout_that_is_none_is_refused(jobs: Queue, timeout: float) -> None:
     with pytest.raises(pabal.InvalidInput, match="timeout must be"):
         pabal.worker(jobs, lambda delivery: None, timeout=timeout)
+
+
+async def later(delivery: Delivery) -> None:
+    await asyncio.sleep(0)
+    delivery.ack()
+
+
+class Later:
+    async def __call__(self, delivery: Delivery) -> None:
+        delivery.ack()
+
+
+def yielding(delivery: Delivery) -> Iterator[None]:
+    delivery.ack()
+    yield
+
+
+@pytest.mark.parametrize("handler", [later, partial(later), Later(), Later().__call__, yielding, "print"])
+def test_a_handler_that_would_not_run_when_called_is_refused(jobs: Queue, handler: Any) -> None:
+    with pytest.raises(InvalidInput, match="a handler is a (plain )?function; found"):
+        pabal.worker(jobs, handler)
+
+
+def test_an_async_handler_is_refused_with_the_way_to_write_it(jobs: Queue) -> None:
+    with pytest.raises(InvalidInput, match=r"found a coroutine function, later: .* lambda item: asyncio\.run\("):
+        pabal.worker(jobs, later)
+    jobs.publish("x")
+    assert pabal.worker(jobs, lambda item: asyncio.run(later(item))).run(wait=0.1) == 1
+
+
+def test_a_coroutine_that_a_handler_returns_is_a_failed_attempt(jobs: Queue) -> None:
+    jobs.publish("x")
+    assert pabal.worker(jobs, lambda delivery: later(delivery)).run(wait=0.2) == 0
+    [entry] = jobs.browse(State.DEAD)
+    assert entry.failure is not None and entry.attempt == 2
+    assert "the handler returned a coroutine, which nobody awaits" in entry.failure.reason
+
+
+def test_a_handler_that_fails_is_seen_without_any_logging_set_up(tmp_path: Path) -> None:
+    program = f"""
+import pabal
+with pabal.connect("sqlite:{tmp_path}/x.db") as mq:
+    mq.queue("jobs").publish({{}})
+    pabal.worker(mq.queue("jobs"), lambda delivery: delivery.body["name"]).run(count=1)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stderr.startswith("handler raised for jobs/") and ran.stderr.endswith("KeyError: 'name'\n")
+    assert "Traceback" in ran.stderr

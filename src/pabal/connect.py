@@ -10,6 +10,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pabal.clock import Clock, SystemClock
+from pabal.delivery import Local
 from pabal.errors import InvalidUrl, StoreMissing
 from pabal.queue import Queue
 from pabal.store import Store
@@ -18,7 +19,7 @@ _SCHEMES = ("sqlite", "file", "hybrid", "mailbox", "postgresql")
 _SECRET = re.compile(r"(?<=://)[^@/]*@|(?<=password=)[^&]*")
 
 
-class Connection:
+class Connection(Local):
     """An open store and its queues. Threads may share it; use it in a `with` block or close it."""
 
     def __init__(self, store: Store, *, clock: Clock, consumer: str) -> None:
@@ -65,10 +66,13 @@ def connect(url: str, *, consumer: str = "", create: bool = True, clock: Clock |
 
 def parse_url(url: str) -> tuple[str, Path]:
     """Return scheme and path of a store URL; raise InvalidUrl that says what to write instead."""
+    if not isinstance(url, str):
+        raise InvalidUrl(f"a store URL is text with a scheme, as in 'sqlite:jobs.db'; found {url!r:.80}")
     parts = urlsplit(url)
     known = ", ".join(_SCHEMES)
     if parts.scheme not in _SCHEMES:
-        raise InvalidUrl(f"a store URL begins with one of {known} and a colon; found {_shown(url)!r:.80}")
+        near = "write postgresql: with ql: " if parts.scheme == "postgres" else ""
+        raise InvalidUrl(f"{near}a store URL begins with one of {known} and a colon; found {_shown(url)!r:.80}")
     if parts.scheme == "postgresql":
         return parts.scheme, Path(unquote(parts.path).strip("/") or "postgres")
     if parts.netloc:
@@ -80,7 +84,9 @@ def parse_url(url: str) -> tuple[str, Path]:
         raise InvalidUrl(
             f"a store URL is a scheme and a path, as in {parts.scheme}:///var/lib/pabal; found {url!r:.80}"
         )
-    return parts.scheme, Path(unquote(parts.path))
+    path = unquote(parts.path)
+    # A shell leaves a ~ alone that stands behind a scheme.
+    return parts.scheme, Path(os.path.expanduser(path) if path.startswith("~/") else path)
 
 
 def _shown(url: str) -> str:

@@ -45,6 +45,8 @@ def connect_topics(url: str, *, create: bool = True, clock: Clock | None = None)
     Kafka takes options behind a question mark: replication, min_insync, timeout (seconds) and config, a file of
     librdkafka settings with passwords and the like.
     """
+    if not isinstance(url, str):
+        raise InvalidUrl(f"a topics URL is text with a scheme, as in 'sqlite:events.db'; found {url!r:.80}")
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return TopicConnection(_sqlite(url, create, clock))

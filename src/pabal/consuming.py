@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from pabal.appending import Topic
+from pabal.calling import check_handler, check_returned
 from pabal.caution import NOTHING, Begun, Caution
 from pabal.dead_records import dlq_of
 from pabal.errors import Fenced
@@ -26,7 +27,7 @@ from pabal.handling import Handler, Handling, Received, Refusal, Together, first
 from pabal.lanes import Lanes
 from pabal.message import check_count
 from pabal.names import check_name
-from pabal.policy import Backoff, RetryPolicy
+from pabal.policy import Backoff, Policy, RetryPolicy, checked
 from pabal.topic import DEFAULT_PATIENCE, DEFAULT_SESSION, Member, Record
 
 log = logging.getLogger("pabal")
@@ -175,7 +176,7 @@ class Consumer:
 def _one_by_one(handler: Handler) -> Together:
     def handle(received: Sequence[Received]) -> Iterable[Refusal]:
         for one in received:
-            handler(one)
+            check_returned(handler(one))
         return ()
 
     return handle
@@ -222,12 +223,13 @@ def consumer(
     With `together` the handler gets a list of them, `batch` at most, and returns a Refusal for each that is no good.
     A process that is silent for `session` seconds is replaced by the other members.
     """
+    check_handler(handler, together=together)
     dlq_of(topic)  # a name that is too long for it is told before a dead record has nowhere to go
     return Consumer(
         topic,
         check_name(group, "group"),
         handler if together else _one_by_one(handler),
-        retry=retry,
+        retry=checked(Policy(retry=retry)).retry,
         batch=check_count("batch", batch),
         session=session,
         together=together,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pabal.errors import LeaseLost
 from pabal.jsontext import storable
@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from pabal.queue import Queue
 
 
-class Delivery:
+class Local:
+    """What stays in the process that made it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or sent to another process: send the URL of the store, the name"
+            " of the queue or str(delivery.receipt), and connect there"
+        )
+
+
+class Delivery(Local):
     """One message, held under a lease until it is settled or the lease runs out.
 
     As a context manager it renews the lease while the block runs, acks on leaving and nacks by policy on an exception,

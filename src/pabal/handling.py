@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from pabal.appending import Topic
+from pabal.calling import check_returned
 from pabal.caution import Caution
 from pabal.dead_records import REPLAY_FOR, Dead, bury
 from pabal.delivery import reason_of
@@ -97,6 +98,7 @@ class Handling:
     def _call(self, received: list[Received], fates: Fates) -> Waits:
         try:
             refusals = self._handler(received)
+            check_returned(refusals)
         except Outage as exc:
             waits = firsts([one.record for one in received])
             for one in received:
@@ -104,7 +106,7 @@ class Handling:
                     self._wait(one, exc)
             return waits
         except Exception as exc:
-            log.info("handler raised for %s", received[0].record, exc_info=exc)
+            log.warning("handler raised for %s", received[0].record, exc_info=exc)
             return self._each_alone(received, fates) if len(received) > 1 else self._failed(received[0], exc, fates)
         for one, reason in refusals:
             fates[_place(one)] = (FailureCode.VALIDATION_ERROR, reason)

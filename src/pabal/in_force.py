@@ -1,11 +1,12 @@
 """The policy in force for a queue, and what follows from it."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from pabal.clock import Clock
 from pabal.errors import InvalidPolicy
-from pabal.policy import Policy, document_of, policy_from
+from pabal.policy import Policy, checked, document_of, policy_from
 from pabal.schema import Check, checker, rule_checker
 from pabal.store import Done, Store, Terms
 from pabal.waiter import SLOW_POLL
@@ -40,12 +41,13 @@ class InForce:
         now = self._clock.boot()
         if now - self._read_at >= SLOW_POLL:
             found = self._store.settings(self._name)
-            self._adopt(policy_from(found) if found is not None else Policy())
+            self._adopt(self._read(found) if found is not None else Policy())
             self._read_at = now  # last: until it is known, nobody goes on under another
         return self._ruling
 
     def put(self, policy: Policy) -> None:
         """Give the queue a policy, for all its users."""
+        policy = checked(policy)  # what nobody could read again would stop everybody
         if policy.dead_letters.queue == self._name:
             raise InvalidPolicy(f"dlq.queue: {self._name} cannot be the queue of its own dead letters")
         _check_of(policy)  # a schema that cannot be used is refused here, not at the next publish
@@ -57,6 +59,15 @@ class InForce:
         """Change this one thing in the policy as it is now."""
         self._read_at = float("-inf")
         self.put(policy_from({**document_of(self().policy), "paused": paused}))
+
+    def _read(self, document: Mapping[str, Any]) -> Policy:
+        try:
+            return policy_from(document)
+        except InvalidPolicy as exc:
+            raise InvalidPolicy(
+                f"queue {self._name} has a policy that cannot be read: {str(exc).removeprefix('policy: ')}; give it"
+                f" another, with `pabal policy set {self._name} --file PATH` or configure(Policy(…))"
+            ) from exc
 
     def _adopt(self, policy: Policy) -> None:
         if policy != self._ruling.policy:

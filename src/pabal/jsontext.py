@@ -6,7 +6,7 @@ At most 64 levels, integers of 64 bits, finite numbers, no key twice, UTF-8 only
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
@@ -61,22 +61,45 @@ def check(value: object, depth: int = MAX_DEPTH) -> None:
         if not math.isfinite(value):  # type: ignore[arg-type]  # likewise
             raise InvalidNumber(f"{value!r} is not a JSON number")
     elif kind is dict:
-        _check_items(value.values(), depth)  # type: ignore[attr-defined]  # likewise
+        _check_items(value, value.values(), depth)  # type: ignore[attr-defined]  # likewise
         for key in value:  # type: ignore[attr-defined]  # likewise
             if type(key) is not str:
                 raise InvalidBody(f"object keys must be text; found {key!r:.80}")
     elif kind is list:
-        _check_items(value, depth)
+        _check_items(value, value, depth)
+    elif kind is bytes:
+        raise InvalidBody("bytes cannot stand inside a JSON value: send base64 text, or a body of bytes alone")
     else:
         raise InvalidBody(f"a body is a JSON value or bytes; found {kind.__name__}")
 
 
-def _check_items(items: Any, depth: int) -> None:
+def _check_items(whole: object, items: Any, depth: int) -> None:
     if depth <= 0:
         raise TooDeep(f"{MAX_DEPTH} levels at most")
-    for item in items:
-        if type(item) is not str:
-            check(item, depth - 1)
+    try:
+        for item in items:
+            if type(item) is not str:
+                check(item, depth - 1)
+    except InvalidBody as exc:
+        if depth < MAX_DEPTH:
+            raise
+        # Looked for only here, so that it costs good values nothing.
+        raise InvalidBody(f"{exc}; it is at {next(_unfit(whole, '$')):.120}") from None
+
+
+def _unfit(value: object, place: str) -> Iterator[str]:
+    """Yield the places of what `check` refuses as InvalidBody, in the order in which it looks."""
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]  # as in `check`
+            yield from _unfit(item, f"{place}.{key}")
+        if any(type(key) is not str for key in value):  # type: ignore[attr-defined]  # likewise
+            yield place
+    elif kind is list:
+        for number, item in enumerate(value):  # type: ignore[arg-type]  # likewise
+            yield from _unfit(item, f"{place}[{number}]")
+    elif kind not in (str, int, float, bool, type(None)):
+        yield place
 
 
 def read(data: bytes, depth: int = MAX_DEPTH) -> Any:

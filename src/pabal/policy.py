@@ -4,14 +4,16 @@ The document form is the one operators write (`visibilityTimeoutSec`, `retry.lim
 `policy_from` reads it whole and names what is wrong, `document_of` writes it back with every value spelt out.
 """
 
+import re
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any, Literal
+from enum import Enum, StrEnum
+from types import NoneType
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from pabal.errors import InvalidName, InvalidPolicy
-from pabal.jsontext import Json
+from pabal.errors import InvalidInput, InvalidName, InvalidPolicy
+from pabal.jsontext import Json, check
 from pabal.names import check_name
 from pabal.rules import MessageSchema
 
@@ -40,12 +42,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def delay(self, attempt: int, chance: float) -> float:
         """Return the seconds to wait after this failed attempt; `chance` in [0, 1) serves full jitter."""
-        if self.backoff is Backoff.FIXED:
+        if self.backoff == Backoff.FIXED:
             return self.initial
-        if self.backoff is Backoff.LINEAR:
+        if self.backoff == Backoff.LINEAR:
             return min(self.max, self.initial * attempt)
         grown = min(self.max, self.initial * 2.0 ** min(attempt - 1, 62))
-        return grown * chance if self.backoff is Backoff.FULL_JITTER else grown
+        return grown * chance if self.backoff == Backoff.FULL_JITTER else grown
 
 
 class DeadLetterPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,13 +76,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on_invalid: Literal["refuse", "dead-letter"] = msgspec.field(default="refuse", name="onInvalid")
 
     def __post_init__(self) -> None:
+        for what, part, kind in (
+            ("retry", self.retry, RetryPolicy),
+            ("dead_letters", self.dead_letters, DeadLetterPolicy),
+        ):
+            if not isinstance(part, kind):
+                raise InvalidPolicy(f"{what} must be a {kind.__name__}(…); found {part!r:.40}")
         for what, value, least, most in self._ranges():
-            if not least <= value <= most:
-                raise InvalidPolicy(f"{what} must be {least:g} to {most:g}; found {value:g}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise InvalidPolicy(f"{what} must be {_shown(least)} to {_shown(most)}; found {_shown(value)}")
         if self.retry.max < self.retry.initial:
-            raise InvalidPolicy(
-                f"retry.maxDelaySec ({self.retry.max:g}) is below retry.initialDelaySec ({self.retry.initial:g})"
-            )
+            first, longest = _shown(self.retry.initial), _shown(self.retry.max)
+            raise InvalidPolicy(f"retry.maxDelaySec ({longest}) is below retry.initialDelaySec ({first})")
         if self.dead_letters.queue:
             try:
                 check_name(self.dead_letters.queue)
@@ -118,10 +125,71 @@ def policy_from(document: Mapping[str, Any]) -> Policy:
     except msgspec.ValidationError as exc:
         if isinstance(exc.__cause__, InvalidPolicy):
             raise exc.__cause__ from None
-        raise InvalidPolicy(f"policy: {exc}") from exc
+        raise InvalidPolicy(f"policy: {_said(str(exc))}") from exc
 
 
 def document_of(policy: Policy) -> dict[str, Any]:
     """Return the policy as the document that `policy_from` reads."""
     document: dict[str, Any] = msgspec.to_builtins(policy)
     return document
+
+
+def checked(policy: Policy) -> Policy:
+    """Return the policy as its readers will have it; raise InvalidPolicy if they could not read it."""
+    if not isinstance(policy, Policy):
+        raise InvalidPolicy(f"a policy is a pabal.Policy, as in Policy(visibility=60); found {type(policy).__name__}")
+    try:
+        document = document_of(policy)
+        found = policy_from(document)
+        check(document)
+    except InvalidPolicy:
+        raise
+    except (InvalidInput, TypeError) as exc:  # in a schema: what JSON has no place for
+        raise InvalidPolicy(f"policy: {exc}") from exc
+    return found
+
+
+def _shown(value: object) -> str:
+    """Return a number as people write it: whole ones in digits alone."""
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return f"{int(value) if whole else value!r:.40}"  # type: ignore[call-overload]  # `whole` narrows it for readers
+
+
+def _said(text: str) -> str:
+    """Return what the decoder says, and what would have been right where it does not say so itself."""
+    said, at, where = text.rpartition(" - at `$")
+    if not at:
+        said, where = text, ""
+    if said.startswith("Invalid enum value"):
+        said += f"; allowed are {', '.join(_allowed(_expected(where)))}"
+    elif found := re.fullmatch("Object contains unknown field `(.*)`", said, re.S):
+        said += f"; {_hint(found[1], _allowed(_expected(where)))}"
+    return f"{said}{at}{where}"
+
+
+def _expected(where: str) -> Any:
+    """Return the type that stands at a place such as `.messageSchema.rules[0].type`."""
+    expected: Any = Policy
+    for step in re.findall(r"\w+|\[", where):
+        if step == "[":
+            expected = get_args(expected)[0]
+        elif not step.isdigit():
+            expected = next(one.type for one in msgspec.structs.fields(expected) if one.encode_name == step)
+        if NoneType in get_args(expected):
+            expected = get_args(expected)[0]
+    return expected
+
+
+def _allowed(expected: Any) -> list[str]:
+    if isinstance(expected, type) and issubclass(expected, Enum):
+        return [str(one) for one in expected]
+    if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
+        return [one.encode_name for one in msgspec.structs.fields(expected)]
+    return [str(one) for one in get_args(expected)]
+
+
+def _hint(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches  # slow to import, and seldom needed
+
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

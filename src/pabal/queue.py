@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Unpack
 
 from pabal.clock import Clock, SystemClock
-from pabal.delivery import Delivery
+from pabal.delivery import Delivery, Local
 from pabal.drafting import Drafting, Options
 from pabal.errors import InvalidInput, InvalidReceipt
 from pabal.in_force import InForce
@@ -23,14 +23,16 @@ from pabal.policy import Policy
 from pabal.renewal import Renewal
 from pabal.settling import Settling, lost_leases
 from pabal.store import (
+    Dead,
     Done,
     Draft,
     Entry,
     Failure,
-    Lease,
+    FailureCode,
     Outcome,
     Published,
     Receipt,
+    Retry,
     State,
     Store,
     Verdict,
@@ -43,7 +45,7 @@ MIN_LEASE = 0.001  # seconds
 PURGE_SLICE = 1000
 
 
-class Queue:
+class Queue(Local):
     """A queue of a store, as one consumer or publisher sees it. Threads may share it.
 
     What begins with an underscore is also for its deliveries, waiters and workers.
@@ -135,11 +137,11 @@ class Queue:
 
     def nack(self, receipt: Receipt | str, delay: float | None = None, reason: str = "") -> None:
         """Settle as failed by receipt alone: the policy decides."""
-        self._delivery(receipt).nack(delay, reason)
+        self._fail(receipt, reason, delay=delay)
 
     def bury(self, receipt: Receipt | str, reason: str = "") -> None:
         """Settle as dead by receipt alone."""
-        self._delivery(receipt).bury(reason)
+        self._fail(receipt, reason, final=True)
 
     def extend(self, receipt: Receipt | str, seconds: float) -> None:
         """Let the lease end `seconds` from now. Raise LeaseLost if the receipt is no longer current."""
@@ -164,19 +166,27 @@ class Queue:
         """Return what the policy makes of this failure; a delay given by the caller replaces the policy's."""
         return self._settling.judge(message, failure, delay=delay, final=final)
 
+    def verdict_on(self, found: Entry, failure: Failure, *, delay: float | None = None, final: bool = False) -> Verdict:
+        """Return the same for a message as the store has it: one that is settled gets the verdict that did it."""
+        if found.state is State.INFLIGHT and found.message is not None:
+            return self.judge(found.message, failure, delay=delay, final=final)
+        if found.state is State.DEAD:
+            return Dead(failure)
+        return Done() if found.state is State.DONE else Retry(0.0, failure)
+
+    def _fail(self, receipt: Receipt | str, reason: str, *, delay: float | None = None, final: bool = False) -> None:
+        receipt = self._own(receipt)
+        entry = self.find(receipt.id)
+        if entry is None:
+            raise lost_leases([receipt])
+        failure = self.failure(FailureCode.NACKED, reason, entry.attempt, entry.failure)
+        self._settling.settle(receipt, self.verdict_on(entry, failure, delay=delay, final=final))
+
     def _own(self, receipt: Receipt | str) -> Receipt:
         own = Receipt.parse(receipt) if isinstance(receipt, str) else receipt
         if own.queue != self.name:
             raise InvalidReceipt(f"a receipt of queue {own.queue} was given to queue {self.name}")
         return own
-
-    def _delivery(self, receipt: Receipt | str) -> Delivery:
-        receipt = self._own(receipt)
-        found = self.store.find(self.name, receipt.id)
-        if found is None or found.message is None:
-            raise lost_leases([receipt])
-        lease = Lease(receipt, found.message, found.attempt, found.due_at, found.failure)
-        return Delivery(self, lease, self.policy.visibility)
 
     # Looking and tending
 

@@ -87,7 +87,8 @@ def _schema_checker(schema: Mapping[str, Json]) -> Check:
     try:
         validate = fastjsonschema.compile(dict(schema), handlers=dict.fromkeys(_ELSEWHERE, _refuse), use_default=False)
     except Exception as exc:  # the compiler raises whatever the broken schema runs into
-        raise InvalidPolicy(f"schema: {exc}") from exc
+        which = f" {exc.__cause__}" if isinstance(exc.__cause__, KeyError) else ""  # of an unknown type, its name
+        raise InvalidPolicy(f"schema: {exc}{which}") from exc
 
     def check(body: Any) -> Any:
         try:

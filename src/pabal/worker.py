@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any
 
+from pabal.calling import check_handler, check_returned
 from pabal.delivery import Delivery, reason_of
 from pabal.errors import LeaseLost, PabalError, ValidationFailed
 from pabal.jsontext import Json
@@ -151,9 +152,9 @@ class Worker:
             return
         alarm = self._alarm(delivery)
         try:
-            self._handler(delivery)
+            check_returned(self._handler(delivery))
         except Exception as exc:
-            log.info("handler raised for %s", delivery.receipt, exc_info=exc)
+            log.warning("handler raised for %s", delivery.receipt, exc_info=exc)
             if not delivery.settled:
                 delivery.fail(FailureCode.HANDLER_ERROR, reason_of(exc))
         else:
@@ -217,6 +218,7 @@ def worker(
     A message whose handler takes longer than `timeout` seconds has failed, and somebody else may get it. `body` is a
     msgspec type (then `delivery.body` is of that type) or a JSON Schema.
     """
+    check_handler(handler)
     if timeout is not None:
         check_seconds("timeout", timeout, least=MIN_LEASE)
     check_count("concurrency", concurrency)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pabal.connect import connect
 from tests.cli.command import Pabal
 
 # As operators of other systems have it in their files.
@@ -117,3 +118,57 @@ def test_an_unknown_queue_is_neither_shown_nor_paused(pabal: Pabal) -> None:
     pabal.ok("publish", "jobs", "1")
     for args in (["policy", "show", "job"], ["pause", "job"], ["resume", "job"]):
         assert pabal(*args).code == 3
+
+
+def spoil(pabal: Pabal, document: dict[str, Any]) -> None:
+    """Give the queue a policy that cannot be read."""
+    with connect(pabal.url) as mq:
+        mq.store.configure("jobs", document)
+
+
+def test_a_policy_that_cannot_be_read_is_replaced_by_a_file(any_pabal: Pabal) -> None:
+    any_pabal.ok("publish", "jobs", "1")
+    spoil(any_pabal, {"maxBytes": 1.5, "retry": {"backoff": "expo"}, "paused": True})
+    ran = any_pabal("policy", "show", "jobs")
+    assert ran.code == 2 and "queue jobs has a policy that cannot be read" in ran.err
+    assert "pabal policy set jobs --file PATH" in ran.err
+    any_pabal.ok("policy", "set", "jobs", "--file", "-", stdin=json.dumps(DOCUMENT))
+    found = policy(any_pabal)
+    assert (found["retry"]["limit"], found["maxBytes"], found["paused"]) == (4, 1 << 20, True)
+
+
+def test_a_policy_that_cannot_be_read_is_put_right_by_its_wrong_value(pabal: Pabal) -> None:
+    spoil(pabal, {"maxBytes": 1.5, "retry": {"limit": 3}})
+    assert pabal("policy", "set", "jobs", "--set", "ttlSec=1").code == 2
+    assert "maxBytes: 1.5 -> 2000" in pabal.ok("policy", "set", "jobs", "--set", "maxBytes=2000").splitlines()
+    assert policy(pabal)["retry"]["limit"] == 3
+
+
+def test_a_policy_that_cannot_be_read_hides_no_other_queue(any_pabal: Pabal) -> None:
+    for name in ("a", "jobs", "z"):
+        any_pabal.ok("publish", name, "1")
+    spoil(any_pabal, {"maxBytes": 1.5})
+    lines = any_pabal.ok("status").splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [["a", "1"], ["jobs", "1"], ["z", "1"]]
+    assert "queue jobs has a policy that cannot be read" in lines[2] and "maxBytes" in lines[2]
+    _, document, _ = any_pabal("status", "--json").documents
+    assert document["paused"] is None and "maxBytes" in document["fault"]
+
+
+@pytest.mark.parametrize("change", ["maxBytes=100MB", "visibilityTimeoutSec=5m", "retry.limit=3x"])
+def test_a_value_with_a_unit_is_refused_by_its_key(pabal: Pabal, change: str) -> None:
+    ran = pabal("policy", "set", "jobs", "--set", change)
+    key, _, text = change.partition("=")
+    assert ran.code == 2
+    assert f"{key}: expected a JSON value" in ran.err and "a number alone" in ran.err and repr(text) in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("retry:\n  limit: 3\n", "NotJson: "), ("\n", "it is empty"), ("[]", "bytes")]
+)
+def test_a_file_that_is_no_json_is_named(pabal: Pabal, tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    ran = pabal("policy", "set", "jobs", "--file", str(path))
+    assert ran.code == 2
+    assert f"{path}: a policy is a JSON object of at most 1048576 bytes" in ran.err and says in ran.err

@@ -11,8 +11,11 @@ import pytest
 
 from pabal.connect import connect
 from pabal.errors import ManagerRunning
+from pabal.manager.config import read_config
 from pabal.manager.logs import FILE, end_log, start_log
 from pabal.manager.manager import root_lock
+from pabal.manager.metrics import Metrics
+from pabal.manager.report import Report
 from pabal.manager.sweeps import TIDY, Sweeps
 from pabal.policy import DeadLetterPolicy, Policy, RetryPolicy
 from pabal.store import State
@@ -145,3 +148,5 @@ def test_a_policy_that_cannot_be_read_stops_no_other_queue(tmp_path: Path, caplo
         with caplog.at_level(logging.ERROR, "pabal"):
             assert Sweeps(mq, clock=clock, interval=1.0).step() == 1
         assert "cannot sweep a" in caplog.text
+        report = Report(read_config(None, folder=tmp_path), mq, Metrics(clock), clock)
+        assert {name: found["paused"] for name, found in report.queues().items()} == {"a": False, "b": False}

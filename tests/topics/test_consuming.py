@@ -213,3 +213,37 @@ def test_what_is_read_is_checked_as_before_while_the_store_does_not_answer(
     assert topic.body_of(NewRecord(b'{"n": 1}')) == {"n": 1}
     with pytest.raises(ValidationFailed):
         topic.body_of(NewRecord(b"1"))
+
+
+async def later(received: object) -> None:
+    raise AssertionError("nobody awaits this")
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_async_handler_is_refused(topic: Topic, together: Any) -> None:
+    with pytest.raises(InvalidInput, match="found a coroutine function, later"):
+        consumer(topic, "workers", later, together=together)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_coroutine_that_a_handler_returns_is_a_failed_try(topic: Topic, together: Any) -> None:
+    topic.create(1)
+    topic.append_many([1, 2])
+    found = consumer(topic, "workers", lambda received: later(received), retry=SOON, session=1.0, together=together)
+    found.run(count=2, wait=20.0)
+    assert (found.handled, found.dead) == (0, 2)
+    assert "returned a coroutine" in dead_of(waiting(topic, 10)[0]).reason
+
+
+def test_a_failing_handler_is_told_with_its_traceback(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    topic.create(1)
+    topic.append(1)
+    run(topic, Seen({1: [ValueError("boom")]}), 1)
+    [told] = [record for record in caplog.records if "handler raised" in record.getMessage()]
+    assert told.levelname == "WARNING" and told.exc_info is not None
+
+
+@pytest.mark.parametrize("retry", [RetryPolicy(limit=0), RetryPolicy(backoff="expo"), 3])  # type: ignore[arg-type]
+def test_a_retry_policy_that_is_none_is_refused(topic: Topic, retry: Any) -> None:
+    with pytest.raises(InvalidInput, match="retry"):
+        consumer(topic, "workers", print, retry=retry)

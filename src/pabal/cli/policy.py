@@ -10,8 +10,10 @@ from pabal import jsontext
 from pabal.cli.session import command, help_if_alone, json_option, known, opened, queue_argument, url_option
 from pabal.cli.text import json_text
 from pabal.cli.values import loose_json, pair
-from pabal.errors import InvalidPolicy
+from pabal.errors import InvalidInput, InvalidPolicy, NotJson
+from pabal.jsontext import Json
 from pabal.policy import Policy, document_of, policy_from
+from pabal.queue import Queue
 
 _LARGEST = 1 << 20
 
@@ -66,9 +68,9 @@ def set_policy(queue: str, path: str | None, changes: tuple[tuple[str, str], ...
     given = _document(path) if path is not None else None
     with opened(create=True) as mq:
         target = mq.queue(queue)
-        before = document_of(target.policy)
+        before = _before(target)
         # A document that says nothing of it does not set a paused queue going.
-        after = before if given is None else {"paused": before["paused"], **given}
+        after = before if given is None else {"paused": before.get("paused") is True, **given}
         for key, text in changes:
             after = _changed(after, key.split("."), key, text)
         wanted = policy_from(after)
@@ -117,23 +119,44 @@ def _document(path: str) -> Document:
             data = file.read(_LARGEST + 1)
     except OSError as exc:
         raise click.FileError(path, exc.strerror) from exc
-    document = jsontext.read(data) if len(data) <= _LARGEST else None
+    expected = f"{'stdin' if path == '-' else path}: a policy is a JSON object of at most {_LARGEST} bytes"
+    try:
+        document = jsontext.read(data) if len(data) <= _LARGEST else None
+    except InvalidInput as exc:
+        raise InvalidPolicy(f"{expected}; {'it is empty' if not data.strip() else f'{exc.code}: {exc}'}") from exc
     if not isinstance(document, dict):
-        raise InvalidPolicy(f"a policy is a JSON object of at most {_LARGEST} bytes")
+        raise InvalidPolicy(expected)
     return document
+
+
+def _before(queue: Queue) -> Document:
+    """Return the policy in force; one that cannot be read as it is stored, since it is to be put right."""
+    try:
+        return document_of(queue.policy)
+    except InvalidPolicy:
+        return dict(queue.store.settings(queue.name) or {})
 
 
 def _changed(document: Document, steps: list[str], key: str, text: str) -> Document:
     """Return the document with one value replaced, however deep."""
     name, *deeper = steps
     if not deeper:
-        return {**document, name: loose_json(text)}
+        return {**document, name: _value(key, text)}
     inner = document.get(name)
     if inner is None and name in document_of(Policy()):
         inner = {}
     if not isinstance(inner, dict):
         raise InvalidPolicy(f"no such value in a policy: {key}")
     return {**document, name: _changed(inner, deeper, key, text)}
+
+
+def _value(key: str, text: str) -> Json:
+    try:
+        return loose_json(text)
+    except NotJson as exc:
+        raise InvalidPolicy(
+            f"{key}: expected a JSON value, and for seconds and bytes a number alone, as in 300; found {text!r:.40}"
+        ) from exc
 
 
 def _differences(before: Document, after: Document, prefix: str = "") -> list[str]:

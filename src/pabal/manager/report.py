@@ -10,9 +10,10 @@ import msgspec
 
 from pabal.clock import Clock
 from pabal.connect import Connection
-from pabal.errors import ExtraMissing
+from pabal.errors import ExtraMissing, InvalidPolicy
 from pabal.manager.config import Config
 from pabal.manager.metrics import Metrics
+from pabal.queue import Queue
 from pabal.runtime.resources import room, usage
 from pabal.store import State
 
@@ -75,7 +76,7 @@ class Report:
             found[name] = {
                 "states": {str(state): counts.get(state, 0) for state in State},
                 "oldestReadySeconds": None if oldest is None else max(0.0, round(self._clock.now() - oldest, 3)),
-                "paused": queue.policy.paused,
+                "paused": _paused(queue),
             }
         return found
 
@@ -85,3 +86,10 @@ class Report:
         except ExtraMissing:
             return None
         return None if found is None else msgspec.to_builtins(found)
+
+
+def _paused(queue: Queue) -> bool:
+    try:
+        return queue.policy.paused
+    except InvalidPolicy:
+        return False  # the sweeps tell of it; all other numbers are as good as ever

@@ -13,7 +13,7 @@ from pabal.mailbox.wire import check_token
 from pabal.message import check_seconds, replace
 from pabal.names import check_name
 from pabal.queue import MIN_LEASE, Queue
-from pabal.store import Dead, Done, Entry, FailureCode, Outcome, Receipt, Retry, Settlement, State, Verdict
+from pabal.store import Entry, FailureCode, Outcome, Receipt, Settlement, State, Verdict
 
 
 class _Settle(Payload, frozen=True):
@@ -49,14 +49,8 @@ def nack(context: Context, request: Request) -> Work:
 def _judged(queue: Queue, receipt: Receipt, asked: _Nack, consumer: str) -> Verdict:
     entry = _entry(queue, receipt.id)
     failure = queue.failure(FailureCode.NACKED, asked.reason, entry.attempt, entry.failure)
-    failure = replace(failure, consumer=consumer)
-    if entry.state is State.INFLIGHT and entry.message is not None:
-        delay = None if asked.delay_ms is None else asked.delay_ms / 1000
-        return queue.judge(entry.message, failure, delay=delay, final=not asked.requeue)
-    # Settled already: only the verdict that did it, repeated, can still be right.
-    if entry.state is State.DEAD:
-        return Dead(failure)
-    return Done() if entry.state is State.DONE else Retry(0.0, failure)
+    delay = None if asked.delay_ms is None else asked.delay_ms / 1000
+    return queue.verdict_on(entry, replace(failure, consumer=consumer), delay=delay, final=not asked.requeue)
 
 
 def _settlement(context: Context, queue: Queue, settlement: Settlement) -> Work:
