@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -125,40 +125,55 @@ def test_a_link_in_place_of_a_body_is_not_followed(store: HybridStore, folder: P
     assert entry is not None and entry.state is State.DEAD
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENXIO])
-def test_g10_a_body_that_cannot_be_read_is_set_aside_and_all_else_is_served(
-    store: HybridStore, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
+    """Let the opening of one file fail."""
+    usual = os.open
+
+    def fail(bad: Path, number: int) -> None:
+        def open_all_but_one(path: Path, flags: int, *more: int) -> int:
+            if path == bad:
+                raise OSError(number, os.strerror(number), bad)
+            return usual(path, flags, *more)
+
+        monkeypatch.setattr(os, "open", open_all_but_one)
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENXIO])
+def test_g10_a_body_that_may_not_be_read_is_set_aside_and_all_else_is_served(
+    store: HybridStore, folder: Path, unreadable: Callable[[Path, int], None], number: int
 ) -> None:
     for name in ("a", "b", "c"):
         publish(store, name, id=name)
-    bad = folder / "b.json"
-
-    def open_all_but_one(path: Path, flags: int, *more: int) -> int:
-        if path == bad:
-            raise OSError(number, os.strerror(number), bad)
-        return usual(path, flags, *more)
-
-    usual = os.open
-    monkeypatch.setattr(os, "open", open_all_but_one)
+    unreadable(folder / "b.json", number)
     assert [finding.where for finding in store.check(repair=False)] == ["jobs/b"]
-    assert [lease.message.body for lease in store.lease("jobs", 3, 30.0)] == ["a", "c"]
+    assert bodies(take(store, 3)) == ["a", "c"]
     assert [entry.id for entry in store.browse("jobs", State.CORRUPT)] == ["b"]
 
 
-def test_no_descriptor_to_be_had_is_told_and_is_no_fault_of_the_message(
-    store: HybridStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_g10_a_body_that_cannot_be_read_for_now_holds_up_nobody_and_comes_again(
+    store: HybridStore,
+    folder: Path,
+    clock: ManualClock,
+    unreadable: Callable[[Path, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
 ) -> None:
-    publish(store, "a")
-
-    def refuse(path: Path, flags: int, *more: int) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with monkeypatch.context() as context:
-        context.setattr(os, "open", refuse)
-        with pytest.raises(StoreFailed, match="repeat"):
-            store.lease("jobs", 1, 30.0)
+    for name in ("a", "b", "c"):
+        publish(store, name, id=name)
+    unreadable(folder / "a.json", number)
+    assert [finding.where for finding in store.check(repair=True)] == ["jobs/a"]
+    with pytest.raises(StoreFailed, match="repeat"):
+        store.lease("jobs", 1, 30.0)
+    assert bodies(store.lease("jobs", 3, 30.0)) == ["b", "c"]
     clock.advance(31)
-    assert [lease.message.body for lease in store.expired("jobs", 1)] == ["a"]
+    assert bodies(store.expired("jobs", 3)) == ["b", "c"]
+    monkeypatch.undo()
+    clock.advance(31)
+    assert "a" in bodies(store.expired("jobs", 3))
 
 
 def test_more_bodies_than_files_may_be_open_are_published_at_once(tmp_path: Path) -> None:

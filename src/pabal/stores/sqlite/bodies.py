@@ -17,7 +17,7 @@ from pabal.ids import new_token
 from pabal.names import check_id
 
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
-_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_UNFIT = frozenset({errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV})  # forbidden; a socket or a device
 
 Place: TypeAlias = bytes | str  # what a row keeps: the document, or the name of its file
 
@@ -40,7 +40,10 @@ class Bodies(Protocol):
         ...
 
     def get(self, place: Place | None) -> bytes | None:
-        """Return a document, or None if it is gone; raise DecodeError if it is there and cannot be read."""
+        """Return a document, or None if it is gone.
+
+        Raise DecodeError if what is there is none that could be read, StoreFailed if it cannot be read for now.
+        """
         ...
 
     def drop(self, places: Iterable[Place]) -> None:
@@ -130,10 +133,9 @@ class BodyFolder:
         except OSError as exc:
             if exc.errno == errno.ELOOP:
                 return None
-            if exc.errno in _PASSING:
-                raise StoreFailed(f"{exc.strerror} while reading {self._root / place}: repeat") from exc
-            # One file that is forbidden, special or on a bad block stops nobody.
-            raise DecodeError(f"its file cannot be read: {exc.strerror}", b"") from exc
+            if exc.errno in _UNFIT:
+                raise DecodeError(f"its file cannot be read: {exc.strerror}", b"") from exc
+            raise StoreFailed(f"{exc.strerror} while reading {self._root / place}: repeat") from exc
 
     def drop(self, places: Iterable[Place]) -> None:
         for place in places:

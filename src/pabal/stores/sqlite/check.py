@@ -10,7 +10,7 @@ from typing import Any
 
 from pabal.clock import Clock
 from pabal.codec import Codec
-from pabal.errors import DecodeError
+from pabal.errors import DecodeError, StoreFailed
 from pabal.sql.connection import Connection
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
@@ -67,7 +67,12 @@ def _check_documents(db: Database, bodies: Bodies, codec: Codec, clock: Clock, r
     while rows := db.read(_slice_after(seq)):
         seq = rows[-1][0]
         for row in rows:
-            if (exc := _fault(row, bodies, codec)) is not None:
+            try:
+                exc = _fault(row, bodies, codec)
+            except StoreFailed as failed:
+                yield Finding(f"{row[1]}/{row[3]}", str(failed), "see to the disk")
+                continue
+            if exc is not None:
                 yield _mend(db, clock, row, exc, repair=repair)
 
 

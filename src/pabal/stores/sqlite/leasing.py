@@ -7,7 +7,7 @@ from functools import partial
 
 from pabal.clock import Clock
 from pabal.codec import Codec
-from pabal.errors import DecodeError
+from pabal.errors import DecodeError, StoreFailed
 from pabal.ids import new_token
 from pabal.message import lasting
 from pabal.sql.sqlite import Database
@@ -47,8 +47,11 @@ class Leasing:
             wanted = limit - len(leases)
             take = partial(self._take, number, wanted, seconds, consumer, token, again)
             rows, held = self._db.write(take, durable=False, essential=True)
-            leases += self._leases(queue, number, token, rows, 0 if held else 1)
-            if held or len(rows) < wanted or len(leases) == limit:
+            found, unread = self._leases(queue, number, token, rows, 0 if held else 1)
+            leases += found
+            if unread is not None and not leases:
+                raise unread
+            if unread is not None or held or len(rows) < wanted or len(leases) == limit:
                 break
             again = False  # some could not be read and were set aside: take others in their place
         if len(leases) < limit:
@@ -73,7 +76,7 @@ class Leasing:
             durable=False,
             essential=True,
         )
-        return self._leases(queue, number, token, rows, 0)
+        return self._leases(queue, number, token, rows, 0)[0]
 
     def extend(self, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:
         """Move the end of each lease whose token is current."""
@@ -106,14 +109,20 @@ class Leasing:
             moves.lease(tx, rows, token, self._clock.boot() + seconds)
         return rows, False
 
-    def _leases(self, queue: str, number: int, token: str, rows: Sequence[moves.Row], counted: int) -> list[Lease]:
-        leases, unreadable = [], []
+    def _leases(
+        self, queue: str, number: int, token: str, rows: Sequence[moves.Row], counted: int
+    ) -> tuple[list[Lease], StoreFailed | None]:
+        """Return what can be read, and why some cannot for now: these stay in flight until their lease is over."""
+        leases, unreadable, unread = [], [], None
         for seq, id, attempt, due_at, failure, crc, place, _, expires_at, *_ in rows:
             attempt += counted
             try:
                 message = lasting(read_message(self._codec, self._bodies, place, crc), expires_at)
             except DecodeError as exc:
                 unreadable.append((seq, *fault(exc, self._clock.now(), attempt)))
+                continue
+            except StoreFailed as exc:
+                unread = exc
                 continue
             leases.append(Lease(Receipt(queue, id, token), message, attempt, due_at, failure_of(failure)))
         if unreadable:
@@ -122,4 +131,4 @@ class Leasing:
                 durable=False,
                 essential=True,
             )
-        return leases
+        return leases, unread
