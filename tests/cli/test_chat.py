@@ -6,6 +6,7 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ def test_status_says_how_a_chat_is(pabal: Pabal) -> None:
     stop(process)
     shown = pabal.ok("chat", "status", "--root", root)
     assert "not up" in shown and "gateway     gone" in shown
+
+
+@pytest.mark.parametrize("command", ["up", "status"])
+def test_without_what_a_chat_needs_it_says_what_to_install(pabal: Pabal, command: str) -> None:
+    program = "import sys; sys.modules['jwt'] = None; from pabal.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "chat", command], cwd=pabal.place, env=pabal.env, capture_output=True, text=True
+    )
+    assert done.returncode == Exit.EXTRA and "ExtraMissing" in done.stderr
+    assert "pip install 'pabal[chat]'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_gateway_and_a_worker_run_apart(pabal: Pabal) -> None:

@@ -114,6 +114,10 @@ def test_purge_asks_first(pabal: Pabal) -> None:
         assert pabal.counts() == left
 
 
+def test_purge_without_a_state_lists_them_on_one_line(pabal: Pabal) -> None:
+    assert "Choose from: ready, delayed, dead, done, corrupt (see" in pabal("purge", "jobs").err
+
+
 def test_what_is_in_flight_is_never_purged(pabal: Pabal) -> None:
     assert pabal("purge", "jobs", "--state", "inflight", "--yes").code == 2
     assert pabal("purge", "jobs", "--yes").code == 2

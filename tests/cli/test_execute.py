@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pabal.cli.exits import Exit
 from tests.cli.command import Pabal, wait_until_caught
 from tests.cli.test_consume import fill
 from tests.waiting import until
@@ -82,7 +83,8 @@ def test_hostile_stderr_cannot_reach_the_failure_unescaped(pabal: Pabal, script:
 def test_nothing_to_do_gives_1_and_a_drained_queue_0(pabal: Pabal) -> None:
     fill(pabal, 3)
     assert pabal.run("consume", "jobs", "--exec", "true", "--wait", "0").code == 0
-    assert pabal.run("consume", "jobs", "--exec", "true", "--wait", "0").code == 1
+    ran = pabal.run("consume", "jobs", "--exec", "true", "--wait", "0")
+    assert ran.code == 1 and ran.err == "nothing to take from jobs: 0 ready, 0 delayed, 0 inflight\n"
     assert pabal.run("consume", "nojobs", "--exec", "true", "--wait", "0").code == 3
 
 
@@ -152,7 +154,7 @@ def test_one_signal_lets_the_command_finish(pabal: Pabal, number: int) -> None:
     time.sleep(0.2)
     os.kill(running.pid, number)
     out, err = running.communicate(timeout=30)
-    assert running.returncode == 0
+    assert running.returncode == 128 + number
     assert "finishing what runs" in err
     assert pabal.counts() == {"done": 1, "ready": 1}
 
@@ -166,8 +168,9 @@ def test_a_second_signal_gives_the_message_back_unharmed(pabal: Pabal) -> None:
     time.sleep(0.2)
     os.kill(running.pid, signal.SIGINT)
     _, err = running.communicate(timeout=30)
-    assert "given back" in err
+    assert running.returncode == Exit.INTERRUPTED and "given back" in err
     assert pabal.counts() == {"ready": 1}
+    assert pabal("consume", "jobs", "--json").documents[0]["attempt"] == 2, "what was given back counts"
 
 
 def test_a_command_deaf_to_sigterm_is_killed_by_a_third_signal(pabal: Pabal, script: Callable[[str], str]) -> None:
@@ -186,12 +189,13 @@ def test_a_command_deaf_to_sigterm_is_killed_by_a_third_signal(pabal: Pabal, scr
     assert pabal.counts() == {"ready": 1}
 
 
-def test_an_idle_consumer_stops_at_once(pabal: Pabal) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_idle_consumer_stops_at_once(pabal: Pabal, number: int) -> None:
     running = pabal.start("consume", "jobs", "--exec", "true")
     wait_until_caught(running.pid, signal.SIGTERM)
     started = time.monotonic()
-    os.kill(running.pid, signal.SIGTERM)
-    assert running.wait(timeout=30) == 1
+    os.kill(running.pid, number)
+    assert running.wait(timeout=30) == 128 + number
     assert time.monotonic() - started < 5
 
 
@@ -212,9 +216,22 @@ def test_a_child_that_lives_on_does_not_hold_the_message(pabal: Pabal, script: C
 
 def test_no_shell_sees_the_message(pabal: Pabal, tmp_path: Path) -> None:
     pabal.ok("publish", "jobs", "--text", stdin="$(touch pwned); `touch pwned`")
-    ran = pabal.run("consume", "jobs", "--exec", "echo $(touch pwned) ; cat", "--count", "1")
-    assert ran.out == "$(touch pwned) ; cat\n"
+    ran = pabal.run("consume", "jobs", "--exec", "echo $(touch pwned) `touch pwned`; cat", "--count", "1")
+    assert ran.out == "$(touch pwned) `touch pwned`; cat\n"
     assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("line", ["grep a | wc", "cat > out", "cat < in", "true && true", "true ; true"])
+def test_what_only_a_shell_understands_is_refused(pabal: Pabal, line: str) -> None:
+    ran = pabal("consume", "jobs", "--exec", line, "--wait", "0")
+    assert ran.code == Exit.INVALID and "sh -c '…'" in ran.err
+
+
+@pytest.mark.parametrize("line", ["sh -c 'cat | wc -c; true'", "expr 1 '<' 2", r"find . -maxdepth 0 -exec true {} \;"])
+def test_what_is_quoted_is_an_argument(pabal: Pabal, line: str) -> None:
+    pabal.ok("publish", "jobs", "1")
+    assert pabal.run("consume", "jobs", "--exec", line, "--wait", "0").code == 0
+    assert pabal.counts() == {"done": 1}
 
 
 def test_a_command_that_takes_too_long_is_ended_and_its_message_failed(

@@ -42,6 +42,8 @@ def test_help_fits_80_columns(pabal: Pabal, name: str) -> None:
     shown = pabal.ok(*name.split()[1:], "--help")
     assert max(map(len, shown.splitlines())) <= 80
     assert shown == pabal.ok(*name.split()[1:], "-h")
+    listed = shown.splitlines()[1:] if isinstance(ALL[name], click.Group) else []
+    assert [line for line in listed if line.endswith("...")] == [], "a summary is cut"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -130,6 +130,15 @@ def test_status_and_top_show_the_team(root: Path) -> None:
         served.stop()
 
 
+def test_status_names_a_way_to_wake_that_there_is_not(root: Path) -> None:
+    path = root / "team.yaml"
+    path.write_text("agents:\n  leader: {wake: hok}\n")
+    told = "agents.leader: no way to wake is called 'hok'; there are exec, tmux, hook, webhook"
+    assert f"! {told}" in text(root, "status")
+    [problem] = json.loads(text(root, "status", "--json"))["problems"]
+    assert problem.startswith(told)
+
+
 def test_up_in_the_background_and_down(root: Path) -> None:
     assert "serving" in text(root, "up", "--detach")
     assert "is served already" in text(root, "up", "--detach", code=6)

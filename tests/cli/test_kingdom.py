@@ -149,6 +149,34 @@ def test_a_kingdom_goes_up_works_is_diagnosed_and_goes_down(kingdom: Kingdom) ->
     assert kingdom.fails("doctor", "task-20260101-999")[0] == 3
 
 
+def test_a_role_that_is_gone_while_the_kingdom_is_up_is_told_with_its_reason(kingdom: Kingdom) -> None:
+    with (kingdom.root / "config/system.yaml").open("a") as file:
+        file.write("roles: [king, sentinel]\n")
+    (kingdom.root / "config/sentinel.yaml").write_text("polling: soon\n")
+    with (kingdom.pabal.place / "told").open("w") as told:
+        up = kingdom.pabal.start("kingdom", "up", "--home", str(kingdom.root), stderr=told)
+
+    def status() -> str:
+        return str(kingdom("status"))
+
+    eventually(lambda: "sentinel is gone: InvalidConfig" in status() and "king is gone" not in status(), status)
+    health, _, problem, *_ = [line for line in status().splitlines() if "sentinel" in line and "gone" in line]
+    assert health == "health    incomplete: sentinel gone; the machine is green"
+    assert "sentinel.yaml" in problem and "pabal kingdom logs --system" in problem
+    told_by_up = kingdom.pabal.place / "told"
+    eventually(lambda: "sentinel ended with 2 and is started again" in told_by_up.read_text())
+    assert kingdom("down") == "down" and up.wait(30) == 0
+    assert "health    green" in status()
+
+
+def test_a_role_that_is_misspelt_is_refused_before_anything_starts(kingdom: Kingdom) -> None:
+    with (kingdom.root / "config/system.yaml").open("a") as file:
+        file.write("roles: [kng]\n")
+    for command in ("up", "status"):
+        code, told = kingdom.fails(command)
+        assert code == 2 and "no role 'kng'; did you mean king?" in told
+
+
 def test_the_home_may_come_from_the_variables_of_the_process(kingdom: Kingdom, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINGDOM_BASE_DIR", str(kingdom.root))
     assert kingdom.pabal.ok("kingdom", "events") == "none"

@@ -100,3 +100,12 @@ def test_what_could_not_be_read_is_shown_as_it_was_found(tmp_path: Path) -> None
     assert found["data"] == "e25vdCBqc29u"
     assert found["body"] is None and found["failure"]["reason"]
     assert "9 bytes" in pabal.ok("peek", "jobs", "--state", "corrupt")
+
+
+def test_a_list_shows_the_beginning_of_a_long_body(pabal: Pabal) -> None:
+    pabal.ok("publish", "jobs", "--bytes", "--id", "raw", stdin=b"\xef" * 500_000)
+    pabal.ok("publish", "jobs", "--text", "--id", "text", stdin="x" * 500_000)
+    for command in ("peek", "tail"):
+        lines = [line for line in pabal.ok(command, "jobs").splitlines() if "raw" in line or "text" in line]
+        assert len(lines) == 2 and all(len(line) < 300 and line.endswith("…") for line in lines)
+        assert sum(len(document["body"]) for document in pabal(command, "jobs", "--json").documents) > 1_000_000

@@ -260,3 +260,29 @@ def test_a_url_before_the_verb_counts_too(tmp_path: Path) -> None:
     assert result.exit_code == 0
     with connect(url) as mq:
         assert mq.queues() == ["jobs"]
+
+
+def test_a_queue_that_is_not_there_is_named_with_the_one_that_may_be_meant(mq: Mq) -> None:
+    mq.ok("publish", "--queue", "telemetry", "--message", "1", "--delay", "60000")
+    ran = mq("consume", "--queue", "telemetrie")
+    assert (ran.code, ran.err) == (1, "no queue telemetrie; did you mean telemetry?\n")
+    ran = mq("status", "--queue", "telemetrie")
+    assert ran.code == 3 and ran.err == "pabal: QueueUnknown: no queue telemetrie; did you mean telemetry?\n"
+
+
+def test_that_the_manager_is_gone_is_said_before_waiting_for_it(tmp_path: Path) -> None:
+    manager = Running(tmp_path)
+    mq = Mq(tmp_path, "--ipc-root", str(manager.ipc), "--timeout", "300")
+    said = f"no manager serves {manager.ipc}: waiting 0.3 s for `pabal up`"
+    try:
+        manager.wait_until_up()
+        assert "no manager serves" not in mq("health").err
+        manager.kill()
+        assert mq("publish", "--queue", "jobs", "--message", "1").err.startswith(said)
+        manager.start()
+        manager.wait_until_up()
+        manager.stop()
+        ran = mq("publish", "--queue", "jobs", "--message", "1")
+        assert ran.code == 6 and ran.err.startswith(said)
+    finally:
+        manager.end()

@@ -52,6 +52,18 @@ def test_the_body_comes_from_stdin_or_a_file(pabal: Pabal, tmp_path: Path) -> No
     assert shown(pabal, pabal.ok("publish", "jobs", "-", stdin="a line\n"))["body"] == "a line"
 
 
+def test_each_line_is_a_message_and_all_or_none_are_stored(any_pabal: Pabal) -> None:
+    pabal = any_pabal
+    ids = pabal.ok("publish", "jobs", "--lines", "--type", "many", stdin='{"n": 1}\nword\n[3]\n').split()
+    found = [shown(pabal, id) for id in ids]
+    assert [message["body"] for message in found] == [{"n": 1}, "word", [3]]
+    assert {message["type"] for message in found} == {"many"}
+    ran = pabal("publish", "jobs", "--lines", stdin="1\n{broken\n")
+    assert ran.code == 2 and "NotJson" in ran.err
+    assert pabal.ok("publish", "jobs", "--lines", stdin="") == ""
+    assert pabal.counts()["ready"] == 3
+
+
 def test_every_option_reaches_the_message(pabal: Pabal) -> None:
     id = pabal.ok(
         *("publish", "jobs", "{}", "--id", "evt-1:2", "--type", "order.placed", "--priority", "high"),
@@ -112,6 +124,12 @@ def test_a_bad_body_is_named_and_nothing_is_stored(pabal: Pabal, body: str | byt
     assert not (pabal.place / "store.db").exists()
 
 
+@pytest.mark.parametrize("stdin", ["", " \n"])
+def test_an_empty_body_is_called_empty(pabal: Pabal, stdin: str) -> None:
+    said = "pabal: NotJson: the body is empty; to send it as it stands use --text or --bytes\n"
+    assert pabal("publish", "jobs", stdin=stdin).err == said
+
+
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/x", "a/b", ".", "..", "", ".a", "a.", "a\nb", "a\tb", "é", "x" * 201, "a..b", "\udcff"]
 )
@@ -140,6 +158,8 @@ def test_a_bad_queue_name_is_refused_in_one_printable_line(pabal: Pabal, name: s
         (["--type", "a\x00b"], "InvalidText"),
         (["--group", "x" * 2000], "InvalidInput"),
         (["--text", "--bytes"], "UsageError"),
+        (["--lines", "--id", "one"], "UsageError"),
+        (["--lines", "--dedup-key", "one"], "UsageError"),
         (["--file", "/nowhere/at/all"], "UsageError"),
         (["--nonsense"], "UsageError"),
     ],
@@ -156,10 +176,15 @@ def test_a_missing_file_is_named(pabal: Pabal) -> None:
     assert "/nowhere/at/all" in ran.err
 
 
-def test_a_body_over_the_limit_is_too_large_by_one_byte(pabal: Pabal) -> None:
-    pabal.ok("policy", "set", "jobs", "--set", "maxBytes=2000")
-    ran = pabal("publish", "jobs", "--text", stdin="x" * 2001)
+def test_a_body_over_the_limit_is_too_large_by_one_byte(any_pabal: Pabal) -> None:
+    any_pabal.ok("policy", "set", "jobs", "--set", "maxBytes=2000")
+    ran = any_pabal("publish", "jobs", "--text", stdin="x" * 2001)
     assert (ran.code, ran.err.split(":")[1]) == (2, " TooLarge")
+    assert "jobs takes messages of 2000 bytes at most, encoded" in ran.err
+    remedy = ran.err.split("`")[1].split()
+    assert remedy[:4] == ["pabal", "policy", "set", "jobs"]
+    any_pabal.ok(*remedy[1:])
+    any_pabal.ok("publish", "jobs", "--text", stdin="x" * 2001)
 
 
 def test_the_largest_of_all_bodies_is_refused_while_reading(pabal: Pabal, tmp_path: Path) -> None:

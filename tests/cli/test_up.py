@@ -90,8 +90,9 @@ def test_make_up_serves_and_says_what_to_type(tmp_path: Path) -> None:
         )
         try:
             until(lambda: '"event":"serving"' in (tmp_path / "log").read_text())
-            [trial] = [line for line in (tmp_path / "log").read_text().splitlines() if " mq status" in line]
-            assert ran(["sh", "-c", trial], tmp_path).returncode == 0, trial
+            for verb in ("publish", "status"):
+                [trial] = [line for line in (tmp_path / "log").read_text().splitlines() if f" mq {verb}" in line]
+                assert ran(["sh", "-c", trial], tmp_path).returncode == 0, trial
         finally:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(20)

@@ -23,10 +23,12 @@ def test_a_process_that_is_gone_has_no_reading() -> None:
     assert resources.usage(child.pid) is None
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
     with pytest.raises(ExtraMissing, match=r"pabal\[manager\]"):
         resources.usage()
+    with pytest.raises(ExtraMissing, match=r"pabal\[kingdom\]"):
+        resources.load(tmp_path)
 
 
 def test_the_room_on_a_disk_is_read(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pabal.cli.chat_options import extra
 from pabal.cli.session import json_option
 from pabal.cli.text import clean, json_text, table
 from pabal.clock import SystemClock
@@ -36,8 +37,9 @@ def status(root: Path, topics: str | None, db: str | None, as_json: bool) -> Non
       pabal chat status
       pabal chat status --topics kafka://k1:9092 --db postgresql://db/chat
     """
-    from pabal.chat.looking import document_of, look, look_up
-    from pabal.chat.up import Place
+    with extra():
+        from pabal.chat.looking import document_of, look, look_up
+        from pabal.chat.up import Place
 
     if (topics is None) != (db is None):
         raise click.UsageError("--topics and --db go together")

@@ -77,7 +77,7 @@ def consume(
     --exec runs CMD without a shell, the body on its stdin (JSON, or the bytes as they are) and PABAL_ID, PABAL_QUEUE,
     PABAL_TYPE, PABAL_ATTEMPT and PABAL_URL in its environment. Exit status 0 is an ack, any other a nack whose reason
     is the last line of CMD's stderr. The lease is renewed while CMD runs. After Ctrl-C or SIGTERM running commands may
-    finish for 30 seconds; a second one ends them at once and gives their messages back.
+    finish for 30 seconds; a second one ends them at once and gives their messages back, which counts as an attempt.
     """
     if line is None and (concurrency is not None or timeout is not None):
         raise click.UsageError(f"{'--timeout' if concurrency is None else '--concurrency'} needs --exec")
@@ -93,11 +93,14 @@ def consume(
                 source, argv, current_url(), concurrency=concurrency or 1, seconds=seconds, timeout=timeout
             )
             taken = execution.run(wait=patience, count=limit)
+            if execution.signalled is not None:
+                click.get_current_context().exit(Exit(128 + execution.signalled))
         else:
             with unwinding_on_sigterm():
                 taken = _show_all(source, limit, seconds, patience, ack=ack, as_json=as_json)
-    if not taken:
-        click.get_current_context().exit(Exit.NOTHING)
+        if not taken:
+            click.echo(_why_nothing(source), err=True)
+            click.get_current_context().exit(Exit.NOTHING)
 
 
 def _show_all(queue: Queue, count: float, seconds: float | None, wait: float, *, ack: bool, as_json: bool) -> int:
@@ -108,8 +111,6 @@ def _show_all(queue: Queue, count: float, seconds: float | None, wait: float, *,
             break
         _show_batch(queue, batch, ack=ack, as_json=as_json, first=shown == 0)
         shown += len(batch)
-    if not shown:
-        click.echo(_why_nothing(queue), err=True)
     return shown
 
 

@@ -36,6 +36,7 @@ GRACE = 30.0  # seconds that running commands get after the first signal
 _MERCY = 5.0  # seconds between SIGTERM and SIGKILL
 _LINE = 64 << 10
 _REASON = 400
+_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>"})
 
 
 def command_line(text: str) -> list[str]:
@@ -46,6 +47,12 @@ def command_line(text: str) -> list[str]:
         raise click.UsageError(f"--exec: {exc}") from exc
     if not argv or shutil.which(argv[0]) is None:
         raise click.UsageError(f"--exec: no program {argv[0] if argv else ''!r} to run")
+    written = text.split()  # where what is quoted still has its quotes
+    for word in argv:
+        if word in _OPERATORS and word in written:
+            raise click.UsageError(
+                f"--exec: no shell runs this, so {word} is a mere argument: write sh -c '…', or '{word}' if you mean it"
+            )
     return argv
 
 
@@ -70,8 +77,8 @@ class Execution:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._abandoned = False
-        self._stopping = False
         self._taken = 0
+        self.signalled: int | None = None  # the signal that ended it
 
     def run(self, *, wait: float, count: float) -> int:
         """Work until idle for `wait` seconds, `count` messages or a signal; return how many were taken."""
@@ -86,10 +93,10 @@ class Execution:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._worker.stop()
-        if self._stopping:
+        if self.signalled is not None:
             self._abandon()
             return
-        self._stopping = True
+        self.signalled = number
         if self._running:
             os.write(2, b"pabal: finishing what runs; once more to end it and give its messages back\n")
         _later(GRACE, self._abandon)

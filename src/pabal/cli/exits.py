@@ -6,6 +6,7 @@ A command never shows a traceback for what a user can meet, and never the body o
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -165,7 +166,8 @@ def _leave_closed_pipe() -> NoReturn:
 def _line_of(exc: BaseException) -> str:
     if isinstance(exc, click.UsageError):
         where = exc.ctx.command_path if exc.ctx else "pabal"
-        return f"UsageError: {clean(exc.format_message().rstrip('.'))} (see {where} --help)"
+        said = re.sub(r"\s*\n\s*", " ", exc.format_message().rstrip("."))  # click lists choices on lines of their own
+        return f"UsageError: {clean(said)} (see {where} --help)"
     if isinstance(exc, click.ClickException):
         return f"{type(exc).__name__}: {clean(exc.format_message())}"
     if isinstance(exc, Uncertain) and exc.ids:

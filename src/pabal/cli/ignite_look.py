@@ -19,10 +19,12 @@ from pabal.cli.screen import short
 from pabal.cli.session import json_option
 from pabal.cli.text import clean, clip, json_text, span, table
 from pabal.cli.values import lasting
+from pabal.errors import PabalError
 from pabal.watch import CLOSE_WRITE, MOVED_TO, PathWatch
 
 if TYPE_CHECKING:
     from pabal.ignite.health import Load, Report
+    from pabal.ignite.team import Team
 
 _HEAD = ("agent", "is", "since", "waiting", "oldest", "retry", "in hand", "done", "dead", "unread", "with")
 _MODIFY = 0x2
@@ -32,7 +34,7 @@ _REST = 10  # lines of the screen that are not agents
 @command("status")
 @json_option
 def status(as_json: bool) -> None:
-    """Show how the team is: who serves it, each agent and its mail.
+    """Show who serves the team, each agent and its mail.
 
     \b
     Examples:
@@ -42,12 +44,25 @@ def status(as_json: bool) -> None:
     from pabal.ignite.health import report_of
 
     with opened() as workspace:
-        report = report_of(workspace)
+        report, problems = report_of(workspace), _unwakeable(workspace.team)
         if as_json:
-            click.echo(json_text(_document(report)))
+            click.echo(json_text({**_document(report), "problems": problems}))
             return
-        for line in _lines(report):
+        for line in (*_lines(report), *(f"! {clean(problem)}" for problem in problems)):
             click.echo(line)
+
+
+def _unwakeable(team: Team) -> list[str]:
+    """Name the ways to wake that `up` would refuse, each with one of its agents."""
+    from pabal.ignite.wakes import load
+
+    found = []
+    for kind, name in {agent.wake: name for name, agent in team.agents.items()}.items():
+        try:
+            load(kind)
+        except PabalError as exc:
+            found.append(f"agents.{name}: {exc}")
+    return found
 
 
 @command("top")

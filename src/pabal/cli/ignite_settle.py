@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "--then", "answers", multiple=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Send this."
 )
 def done(message: str, answers: tuple[str, ...]) -> None:
-    """Say that a message was handled, and send what follows from it.
+    """Say that a message was handled, and send answers.
 
     Answers are files that pabal mime build made. They are sent if and only if the message becomes done: both or
     neither, whatever is killed in between. MESSAGE is an id, a file name or a path; removing the file says done too.
@@ -66,7 +66,9 @@ def fail(message: str, reason: str, bury: bool, delay: float | None) -> None:
 @command("beat")
 @agent_argument
 def beat(agent: str) -> None:
-    """Give a sign of life, so that a long turn is not taken for lost.
+    """Give a sign of life in a long turn.
+
+    So it is not taken for lost.
 
     \b
     Examples:

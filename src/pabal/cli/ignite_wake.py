@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @agent_argument
 @click.option("--wait", "patience", type=lasting, default="60", metavar="TIME", help="How long a command may run; 60s.")
 def wake_test(agent: str, patience: float) -> None:
-    """Wake an agent with a test message, and say whether it worked.
+    """Wake an agent with a test message.
 
-    The message is of type system_init and lies in state/, not in a queue: nothing waits for an answer. A command is run
-    to its end. Ends with 6 and the reason if the agent cannot be woken.
+    Says whether it worked. The message is of type system_init and lies in state/, not in a queue: nothing waits for an
+    answer. A command is run to its end. Ends with 6 and the reason if the agent cannot be woken.
 
     \b
     Examples:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from pabal.cli.kingdom_look import events, status, tasks
 from pabal.cli.kingdom_people import answer, questions
 from pabal.cli.kingdom_session import command, current_home, home_option, opened
 from pabal.cli.session import help_if_alone
+
+if TYPE_CHECKING:
+    from pabal.runtime.supervisor import ChildState
 
 _PROGRAM = "from pabal.cli.main import main; main()"
 _MADE = """\
@@ -39,7 +43,9 @@ def kingdom(ctx: click.Context) -> None:
 @command("init")
 @click.option("--queues", default="", metavar="URL", help="A store URL such as sqlite:state/kingdom.db; else files.")
 def init(queues: str) -> None:
-    """Make a kingdom, or complete one; what is there stays as it is.
+    """Make a kingdom, or complete one.
+
+    What is there stays as it is.
 
     \b
     Examples:
@@ -70,14 +76,31 @@ def up() -> None:
         home.prepare()
         root = str(home.root)
         click.echo(f"kingdom   {root}, pid {os.getpid()}\nlog       {root}/logs/system.log\nCtrl-C lets it down.")
-        reign(home, lambda role: (sys.executable, "-c", _PROGRAM, "kingdom", "role", role, "--home", root))
+        argv = (sys.executable, "-c", _PROGRAM, "kingdom", "role")
+        reign(home, lambda role: (*argv, role, "--home", root), _Ended(f"{root}/logs/system.log").tell)
     click.echo("down; everything is on disk")
+
+
+class _Ended:
+    """Tells on the terminal of each role that ends, the first time."""
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+        self._told: set[str] = set()
+
+    def tell(self, states: list[ChildState]) -> None:
+        for state in states:
+            if state.restarts and state.name not in self._told:
+                self._told.add(state.name)
+                click.echo(f"{state.name} ended with {state.status} and is started again; why: {self._log}", err=True)
 
 
 @command("down")
 @click.option("--timeout", type=float, default=60.0, metavar="SECONDS", help="Wait no longer than this; 60 by default.")
 def down(timeout: float) -> None:
-    """Let a kingdom down that runs somewhere else, and wait for its end.
+    """Let a kingdom down that runs elsewhere.
+
+    Waits for its end.
 
     \b
     Example:
@@ -102,9 +125,10 @@ def down(timeout: float) -> None:
 @command("role")
 @click.argument("name", metavar="NAME")
 def role(name: str) -> None:
-    """Be one role in this terminal: king, sentinel, envoy, gen-….
+    """Be one role in this terminal.
 
-    `pabal kingdom up` starts each role so. One process may be a role at a time.
+    NAME is king, sentinel, envoy, chamberlain or gen-…. `pabal kingdom up` starts each role so. One
+    process may be a role at a time.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ from pabal.cli.text import clean, json_text
 @click.argument("task", metavar="[TASK]", required=False)
 @json_option
 def doctor(task: str | None, as_json: bool) -> None:
-    """Tell what became of TASK, or list the tasks that failed lately.
+    """Tell what became of TASK, or which failed lately.
 
     Shows the task, its result, its failed tries, the size of its prompt, the last lines its soldier wrote and the
     journal of it.

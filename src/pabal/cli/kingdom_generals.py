@@ -13,10 +13,10 @@ from pabal.cli.kingdom_session import command, opened
 @click.argument("path", metavar="PATH", type=click.Path(exists=True, path_type=Path))
 @click.option("--force", is_flag=True, help="Put it in the place of one of the same name.")
 def install_general(path: Path, force: bool) -> None:
-    """Install a general: a folder with a manifest.yaml, or a manifest.
+    """Install a general.
 
-    Refused if its name is taken or if another general claims one of the types it subscribes to. A kingdom that is up
-    starts it within seconds.
+    PATH is a folder with a manifest.yaml, or a manifest. Refused if its name is taken or if another general claims one
+    of the types it subscribes to. A kingdom that is up starts it within seconds.
 
     \b
     Examples:
@@ -50,9 +50,9 @@ def remove_general(name: str) -> None:
 @command("run-schedule")
 @click.argument("name", metavar="NAME")
 def run_schedule(name: str) -> None:
-    """Make the task of a schedule now, whatever the time and the gate.
+    """Make the task of a schedule now.
 
-    NAME is that of the schedule, or general and schedule as in gen-test:daily-test.
+    Whatever the time and the gate. NAME is that of the schedule, or general and schedule as in gen-test:daily-test.
 
     \b
     Example:

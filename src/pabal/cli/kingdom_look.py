@@ -50,7 +50,7 @@ def _status_lines(found: Report) -> list[str]:
         *table(["QUEUE", *(state.upper() for state in states)], queues, right="lrrrrrr"),
     ]
     if found.problems:
-        lines += ["", *(f"! {problem}" for problem in found.problems)]
+        lines += ["", *(f"! {' '.join(problem.split())}" for problem in found.problems)]
     return lines
 
 

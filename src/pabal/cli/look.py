@@ -18,7 +18,8 @@ from pabal.cli.session import (
     queue_option,
     some_queue_argument,
 )
-from pabal.cli.text import ago, body_text, clean, fact_lines, json_text, span, table
+from pabal.cli.text import ago, clean, fact_lines, glance, json_text, span, table
+from pabal.errors import InvalidPolicy
 from pabal.jsontext import pretty
 from pabal.names import check_id
 from pabal.queue import Queue
@@ -41,7 +42,8 @@ def status(queue: str | None, as_json: bool) -> None:
       pabal status
       pabal status jobs --json | jq .ready
 
-    --json: queue, ready, delayed, inflight, dead, done, corrupt, oldest_ready_seconds, paused, store.
+    --json: queue, ready, delayed, inflight, dead, done, corrupt, oldest_ready_seconds, paused, store; and fault where
+    the policy cannot be read (paused is null then).
     """
     with opened() as mq:
         names = [known(mq, queue).name] if queue else mq.queues()
@@ -155,8 +157,16 @@ def _status_document(queue: Queue) -> Document:
         "queue": queue.name,
         **{str(state): counts.get(state, 0) for state in State},
         "oldest_ready_seconds": None if oldest is None else max(0.0, round(time.time() - oldest, 3)),
-        "paused": queue.policy.paused,
+        **_policy_facts(queue),
     }
+
+
+def _policy_facts(queue: Queue) -> Document:
+    """Say whether the queue is paused, or why nobody knows: one policy that cannot be read hides no other queue."""
+    try:
+        return {"paused": queue.policy.paused}
+    except InvalidPolicy as exc:
+        return {"paused": None, "fault": str(exc)}
 
 
 def _status_lines(found: list[Document]) -> list[str]:
@@ -167,7 +177,8 @@ def _status_lines(found: list[Document]) -> list[str]:
         oldest = document["oldest_ready_seconds"]
         numbers = [str(document[state]) if document[state] else "·" for state in State]
         age = "·" if oldest is None else span(oldest)
-        rows.append([document["queue"], *numbers, age, "paused" if document["paused"] else ""])
+        said = clean(document.get("fault", "")) or ("paused" if document["paused"] else "")
+        rows.append([document["queue"], *numbers, age, said])
     heads = ["QUEUE", *(state.upper() for state in State), "OLDEST", ""]
     return table(heads, rows, right=" rrrrrrr")
 
@@ -183,7 +194,7 @@ def _some(queue: Queue, states: tuple[State, ...], limit: int) -> Iterator[Entry
 
 def _row(entry: Entry) -> list[str]:
     if entry.message is not None:
-        kind, body = clean(entry.message.type), body_text(entry.message.body)
+        kind, body = clean(entry.message.type), glance(entry.message.body)
     else:
         kind, body = "", f"{len(entry.data)} bytes" if entry.data else "not kept"
     if entry.failure is not None:

@@ -9,7 +9,7 @@ import click
 from pabal.cli.exits import Exit, Reported
 from pabal.cli.mq_dlq import DLQ_VERBS
 from pabal.cli.mq_look import LOOKING_VERBS
-from pabal.cli.mq_session import Document, ask, queue_needed, shared_options, timeout, verb
+from pabal.cli.mq_session import Document, ask, missing, queue_needed, shared_options, timeout, verb
 from pabal.cli.session import help_if_alone
 from pabal.cli.text import ago, body_text, clean, json_text
 
@@ -85,7 +85,7 @@ def consume(queue: str, consumer_id: str, visibility: float | None, wait: int, a
     if as_json:
         click.echo(json_text(data))
     elif data["message"] is None:
-        click.echo(f"nothing to take from {queue}", err=True)
+        click.echo(missing(queue) or f"nothing to take from {queue}", err=True)
     else:
         _show(data["message"], data["lease"])
     if data["message"] is None:

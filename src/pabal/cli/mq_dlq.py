@@ -143,9 +143,9 @@ def _confirm(queue: str, reason: str, older_than: float) -> None:
 @queue_needed
 @choosing
 def archive_dlq(queue: str, reason: str, older_than: float, as_json: bool) -> None:
-    """Write dead messages to a file of JSON lines, then remove them.
+    """Write dead messages to a file, then remove them.
 
-    The file is on disk before anything is removed. It lies in archive/<queue>/ of the mailbox.
+    Each is a line of JSON. The file is on disk before anything is removed. It lies in archive/<queue>/ of the mailbox.
 
     \b
     Example:
@@ -181,7 +181,9 @@ def quarantine(message_key: str, queue: str, reason: str, older_than: float, as_
 @verb("release")
 @queue_needed
 def release(queue: str, as_json: bool) -> None:
-    """Bring what is in quarantine back to its queue, ready to be taken.
+    """Bring what is in quarantine back to its queue.
+
+    There it is ready to be taken.
 
     \b
     Example:

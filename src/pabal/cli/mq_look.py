@@ -6,10 +6,10 @@ import click
 
 from pabal import jsontext
 from pabal.cli.exits import Exit
-from pabal.cli.mq_session import Document, ask, mailbox_root, queue_needed, verb
+from pabal.cli.mq_session import Document, ask, mailbox_root, missing, queue_needed, verb
 from pabal.cli.text import clean, fact_lines, json_text, span, table
 from pabal.clock import SystemClock
-from pabal.errors import NoAnswer
+from pabal.errors import NoAnswer, QueueUnknown
 
 
 @verb("status")
@@ -23,6 +23,8 @@ def status(queue: str | None, as_json: bool) -> None:
 
     --json: queue, metrics {ready, inflight, delayed, dlq, done, corrupt}, policy; one document per queue.
     """
+    if queue is not None and (problem := missing(queue)):
+        raise QueueUnknown(problem)
     names = [queue] if queue is not None else ask("queues")["queues"]
     found = [ask("status", {"queue": name}) for name in names]
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from pabal.cli.anywhere import option_anywhere
-from pabal.cli.session import json_option
+from pabal.cli.session import json_option, no_queue
 from pabal.connect import connect, parse_url
 
 if TYPE_CHECKING:
@@ -108,8 +109,24 @@ def asked() -> Iterator[Asked]:
         return
     from pabal.mailbox.client import Mailbox
 
-    with closing(Mailbox(mailbox_root(), client_id(), timeout=timeout())) as mailbox:
+    root = mailbox_root()
+    with closing(Mailbox(root, client_id(), timeout=timeout())) as mailbox:
+        if _unserved(root):
+            click.echo(f"no manager serves {root}: waiting {timeout():g} s for `pabal up` to start one", err=True)
         yield mailbox
+
+
+def _unserved(root: Path) -> bool:
+    """Say whether the manager is gone, by what its lock says: trying the lock could keep one from starting."""
+    try:
+        found = re.match(r"pid (\d+)", (root / ".lock").read_text())
+        if found is not None:
+            os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # not ours to know
+    return found is None  # it emptied the file when it ended
 
 
 def mailbox_root() -> Path:
@@ -122,3 +139,9 @@ def ask(command: str, payload: Mapping[str, Any] | None = None) -> Any:
     """Ask one thing and return the data of the answer."""
     with asked() as mailbox:
         return mailbox.ask(command, payload or {}, timeout=timeout())
+
+
+def missing(queue: str) -> str:
+    """Say that a queue is not there, and which one may be meant; empty if it is there."""
+    names = ask("queues")["queues"]
+    return "" if queue in names else no_queue(queue, names)

@@ -25,6 +25,7 @@ _HINT = "to send it as it stands use --text or --bytes"
 @click.option("--file", "path", type=click.Path(dir_okay=False), metavar="PATH", help="Read the body from a file.")
 @click.option("--text", "as_text", is_flag=True, help="The body is text, whatever it looks like.")
 @click.option("--bytes", "as_bytes", is_flag=True, help="The body is bytes, kept as they are.")
+@click.option("--lines", is_flag=True, help="Each line of the input is a message; all in one commit.")
 @click.option("--type", "type", metavar="TEXT", help="What kind of message it is, such as order.placed.")
 @click.option("--priority", type=priority, metavar="N", help="-100 to 100, larger first; or critical, high, low.")
 @click.option("--delay", type=duration, metavar="TIME", help="Nobody gets it before this time has passed.")
@@ -48,6 +49,7 @@ def publish(
     path: str | None,
     as_text: bool,
     as_bytes: bool,
+    lines: bool,
     headers: tuple[tuple[str, str], ...],
     attributes: tuple[tuple[str, str], ...],
     as_json: bool,
@@ -64,23 +66,25 @@ def publish(
       pabal publish jobs hello --delay 5m
       pabal publish jobs --file photo.jpg --bytes --type photo
       git diff | pabal publish review --text
+      jq -c '.[]' orders.json | pabal publish orders --lines
     """
     if as_text and as_bytes:
         raise click.UsageError("--text and --bytes exclude each other")
-    sent = content(source(body, path), as_text=as_text, as_bytes=as_bytes)
+    if lines and (options["id"] or options["dedup_key"]):
+        raise click.UsageError("--id and --dedup-key are of one message, --lines makes many")
+    data = source(body, path)
+    bodies = [content(part, as_text=as_text, as_bytes=as_bytes) for part in (data.splitlines() if lines else [data])]
     given = {name: value for name, value in options.items() if value is not None}
     if headers:
         given["headers"] = unique(headers, "--header")
     if attributes:
         given["attributes"] = {key: loose_json(text) for key, text in unique(attributes, "--attribute").items()}
     with opened(create=True) as mq:
-        published = mq.queue(queue).publish(sent, **given)
-    if as_json:
-        click.echo(json_text({"queue": queue, "id": published.id, "duplicate": published.duplicate}))
-        return
-    click.echo(published.id)
-    if published.duplicate:
-        click.echo("duplicate: it was there already, nothing was stored", err=True)
+        published = mq.queue(queue).publish_many(bodies, **given)
+    for id, duplicate in ((answer.id, answer.duplicate) for answer in published):
+        click.echo(json_text({"queue": queue, "id": id, "duplicate": duplicate}) if as_json else id)
+        if duplicate and not as_json:
+            click.echo("duplicate: it was there already, nothing was stored", err=True)
 
 
 def source(body: str | None, path: str | None) -> bytes:
@@ -122,7 +126,9 @@ def _parsed(data: bytes) -> Json:
         value: Json = jsontext.read(data)
     except NotJson:
         text = _decoded(data)
-        if looks_like_json(text) or not text.strip():
+        if not text.strip():
+            raise NotJson("the body is empty") from None
+        if looks_like_json(text):
             raise
         return text.removesuffix("\n")
     return value

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -81,8 +81,13 @@ def known(mq: Connection, name: str) -> Queue:
     names = mq.queues()
     if name in names:
         return mq.queue(name)
+    raise QueueUnknown(no_queue(name, names))
+
+
+def no_queue(name: str, names: Sequence[str]) -> str:
+    """Say that a queue is not there, and which one may be meant."""
     near = get_close_matches(name, names, n=1)
     if near:
-        raise QueueUnknown(f"no queue {name}; did you mean {near[0]}?")
+        return f"no queue {name}; did you mean {near[0]}?"
     listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    raise QueueUnknown(f"no queue {name}; there are {listed}" if names else f"no queue {name}; the store is empty")
+    return f"no queue {name}; there are {listed}" if names else f"no queue {name}; the store is empty"

@@ -12,7 +12,7 @@ import click
 from pabal.cli.documents import entry_document
 from pabal.cli.exits import Exit
 from pabal.cli.session import command, json_option, known, opened, queue_argument
-from pabal.cli.text import body_text, clean, clip, json_text, screen_width
+from pabal.cli.text import clean, clip, glance, json_text, screen_width
 from pabal.queue import Queue
 from pabal.store import Entry, State, Watch
 
@@ -108,7 +108,7 @@ def _show(entry: Entry, *, as_json: bool) -> None:
         click.echo(json_text(entry_document(entry)))
         return
     at = datetime.fromtimestamp(_came(entry)[0]).strftime("%H:%M:%S")
-    body = body_text(entry.message.body) if entry.message else f"{len(entry.data)} bytes" if entry.data else "not kept"
+    body = glance(entry.message.body) if entry.message else f"{len(entry.data)} bytes" if entry.data else "not kept"
     state = "" if entry.state is State.READY else str(entry.state)
     kind = clean(entry.message.type) if entry.message else ""
     line = "  ".join(filter(None, (at, clean(entry.id), state, kind, body)))

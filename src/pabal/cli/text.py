@@ -13,6 +13,7 @@ from pabal import jsontext
 from pabal.jsontext import Json
 
 _NARROW = 24  # columns; a last column with less room than this goes on a line of its own
+_GLANCE = 200  # columns of a body in a list, also where no terminal cuts it
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _SPANS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -37,6 +38,13 @@ def json_lines(value: object) -> str:
 def body_text(body: Json | bytes) -> str:
     """Return a body on one line: JSON, or bytes as Python writes them."""
     return repr(body) if isinstance(body, bytes) else json_text(body)
+
+
+def glance(body: Json | bytes) -> str:
+    """Return the beginning of a body, for a list: whoever wants it whole asks for JSON."""
+    if isinstance(body, bytes) and len(body) > _GLANCE:
+        return f"{body[:_GLANCE]!r:.{_GLANCE}}…"
+    return clip(body_text(body), _GLANCE)
 
 
 def width(text: str) -> int:

@@ -14,7 +14,7 @@ from pabal.appending import Topic, body_of
 from pabal.cli.documents import instant
 from pabal.cli.exits import Exit
 from pabal.cli.session import json_option
-from pabal.cli.text import body_text, clean, clip, json_text, screen_width
+from pabal.cli.text import clean, clip, glance, json_text, screen_width
 from pabal.cli.topic_session import known_topic, opened_topics, topic_argument, topics_option
 from pabal.topic import Record
 
@@ -59,7 +59,7 @@ def show(record: Record, *, as_json: bool) -> None:
 def record_line(record: Record) -> str:
     """Return a record as people read it."""
     at = datetime.fromtimestamp(record.at).strftime("%H:%M:%S")
-    body = record.fault or body_text(body_of(record))
+    body = record.fault or glance(body_of(record))
     line = "  ".join(filter(None, (at, str(record), clean(record.key), clean(body))))
     screen = screen_width()
     return line if screen is None else clip(line, screen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -38,6 +39,11 @@ class System(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _least("stop_seconds", self.stop_seconds, 1)
         if "{repo}" not in self.repositories:
             raise InvalidConfig(f"repositories must hold {{repo}}; found {self.repositories!r:.80}")
+        for role in self.roles:
+            if role not in ROLES:
+                near = get_close_matches(role[:100], ROLES, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ROLES)}"
+                raise InvalidConfig(f"roles: no role {role!r:.80}; {hint}")
 
 
 class Slack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

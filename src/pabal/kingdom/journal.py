@@ -17,6 +17,7 @@ from pabal.errors import InvalidInput
 from pabal.kingdom.documents import stamp
 
 FILE = "logs/events.log"
+FAILED = "system.role_failed"  # the type of a line that says why a role ended
 
 
 class Journal:

@@ -12,7 +12,7 @@ from pabal.errors import InvalidInput
 from pabal.kingdom.diagnosis import journal
 from pabal.kingdom.documents import PRIORITIES
 from pabal.kingdom.home import Home
-from pabal.kingdom.journal import FILE
+from pabal.kingdom.journal import FAILED, FILE
 from pabal.kingdom.king.archive import COMPLETED_QUEUE
 from pabal.kingdom.king.dispatch import health_of, room_for_tasks
 from pabal.kingdom.king.schedules import deferred
@@ -66,17 +66,20 @@ def report(home: Home) -> Report:
         name: {str(state): count for state, count in home.queue(name).counts().items()}
         for name in (*QUEUES, *(() if home.on_files else (COMPLETED_QUEUE,)))
     }
-    health = health_of(home)
     most = home.king.concurrency.max_soldiers
+    up = holder_of(home.root)
+    roles = [_role(home, name) for name in (*home.config.roles, *routing.generals)]
+    absent = [role.name for role in roles if role.state == "gone"] if up else []
     return Report(
         home=str(home.root),
-        up=holder_of(home.root),
-        roles=[_role(home, name) for name in (*home.config.roles, *routing.generals)],
-        health=f"{health.level}{f': {health.warning}' if health.warning else ''}",
+        up=up,
+        roles=roles,
+        health=_health(home, absent),
         soldiers=sum(queues[TASKS][state] for state in _WAITING),
         most_soldiers=most,
         queues=queues,
         problems=[
+            *_absent(home, absent),
             *config_problems(home),
             *routing.problems,
             *_set_aside(home),
@@ -92,6 +95,24 @@ def _role(home: Home, name: str) -> Role:
     pulse = read_pulse(home.root / "state" / name / "heartbeat", home.clock)
     since = f"{pulse.silent:.0f} s ago" if pulse.state != "gone" else ""
     return Role(name, pulse.state, pulse.beat.pid if pulse.beat and pulse.state != "gone" else None, since)
+
+
+def _health(home: Home, absent: list[str]) -> str:
+    """Say how the machine is; a kingdom that is up and lacks a role is not well, however the machine is."""
+    health = health_of(home)
+    machine = f"{health.level}{f': {health.warning}' if health.warning else ''}"
+    return f"incomplete: {', '.join(absent)} gone; the machine is {machine}" if absent else machine
+
+
+def _absent(home: Home, names: list[str]) -> list[str]:
+    """Say why roles are gone that should run, as far as they told it, and where to look."""
+    last = {line["actor"]: line for line in journal(home.root / FILE) if line["type"].startswith("system.")}
+    found = []
+    for name in names:
+        told = last.get(name)
+        why = f": {told['data'].get('problem')}" if told and told["type"] == FAILED else ""
+        found.append(f"{name} is gone{why}; `pabal kingdom logs --system` shows what it printed")
+    return found
 
 
 def _set_aside(home: Home) -> list[str]:

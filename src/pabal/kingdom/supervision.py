@@ -78,15 +78,18 @@ class Kingdom:
         return Command(argv=self._argv(role), cwd=self._home.root, env=self._home.variables)
 
 
-def reign(home: Home, argv: Argv, started: Callable[[list[ChildState]], None] = lambda states: None) -> None:
-    """Hold the kingdom up until SIGTERM or SIGINT, then let every role finish what it has in hand."""
+def reign(home: Home, argv: Argv, passed: Callable[[list[ChildState]], None] = lambda states: None) -> None:
+    """Hold the kingdom up until SIGTERM or SIGINT, then let every role finish what it has in hand.
+
+    After each pass `passed` is told how the roles are.
+    """
     advice = "`pabal kingdom down` ends it"
     lock = PlaceLock(home.root / LOCK, home.clock.now(), f"{home.root} is up already", advice=advice)
     with closing(lock), closing(FdWatch()) as watch, (home.root / LOG).open("ab") as log:
         supervisor = Supervisor(
             {}, clock=home.clock, watch=watch, start=lambda command: Child(command, stdout=log, stderr=log)
         )
-        service = Service(watch, Kingdom(home, argv, supervisor), passed=lambda: started(supervisor.states()))
+        service = Service(watch, Kingdom(home, argv, supervisor), passed=lambda: passed(supervisor.states()))
         with service.on_signals({}):
             try:
                 service.run()

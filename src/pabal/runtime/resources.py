@@ -1,4 +1,4 @@
-"""What a process, the machine and the disk under a folder use, read with psutil (`pip install 'pabal[manager]'`)."""
+"""What a process, the machine and the disk under a folder use, read with psutil, an extra of whoever asks."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Load(msgspec.Struct, frozen=True, rename="camel"):
     disk: float
 
 
-def _psutil() -> Any:
+def _psutil(extra: str) -> Any:
     try:
         import psutil
     except ImportError as exc:
-        raise ExtraMissing("resource readings need psutil: pip install 'pabal[manager]'") from exc
+        raise ExtraMissing(f"resource readings need psutil: pip install 'pabal[{extra}]'") from exc
     return psutil
 
 
 def load(folder: Path) -> Load:
     """Read how busy the machine is, with the disk under a folder. In the first reading of a process `cpu` is 0."""
-    psutil = _psutil()
+    psutil = _psutil("kingdom")
     found = os.statvfs(folder)
     used, free = found.f_blocks - found.f_bfree, found.f_bavail
     disk = round(100 * used / max(1, used + free), 1)
@@ -58,7 +58,7 @@ def load(folder: Path) -> Load:
 
 def usage(pid: int | None = None) -> Usage | None:
     """Read what a process uses, by default this one; None if there is no such process."""
-    psutil = _psutil()
+    psutil = _psutil("manager")
     try:
         process = psutil.Process(pid)
         with process.oneshot():

@@ -159,7 +159,7 @@ def place_of(url: str) -> str:
         found = conninfo_to_dict(url)
     except psycopg.Error as exc:
         raise InvalidUrl(f"not the URL of a PostgreSQL database: {told(exc)}") from exc
-    # What is not said libpq takes from the environment, or from its own defaults.
+    # What is not said libpq has from its variables, or by default.
     usual = {option.keyword.decode(): (option.val or b"").decode() for option in psycopg.pq.Conninfo.get_defaults()}
     host, port, name = (found.get(field) or usual[field] for field in ("host", "port", "dbname"))
     return f"postgresql://{host or 'localhost'}:{port}/{name}"
