@@ -11,6 +11,7 @@ import select
 import struct
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 ACCESS, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, DELETE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
@@ -60,6 +61,12 @@ class Inotify:
                 yield Event(watch, mask, os.fsdecode(data[start:offset].rstrip(b"\0")))
             if len(data) < 1 << 15:
                 return
+
+    def drain(self) -> None:
+        """Forget what has happened so far."""
+        with suppress(BlockingIOError):
+            while len(os.read(self.fd, 1 << 16)) >= 1 << 15:
+                pass
 
     def close(self) -> None:
         os.close(self.fd)
@@ -116,8 +123,7 @@ class PathWatch:
         if self._waker.fd in ready:
             self._waker.take()
         if self._inotify is not None and self._inotify.fd in ready:
-            for _ in self._inotify.events():
-                pass
+            self._inotify.drain()
         return bool(ready)
 
     def fileno(self) -> int:
