@@ -47,10 +47,10 @@ def test_we_read_what_kcat_appends(kafka: KafkaServer, name: str) -> None:
         with joined(topic.topics, name) as member:
             found = take(member, 2)
             commit(member, found)
-    assert [(r.key, topic.body_of(r), dict(r.headers)) for r in found] == [
-        ("room-1", {"n": 1}, {"h": "1"}),
-        ("room-1", b"plain words", {"h": "1"}),
-    ]
+        assert [(r.key, topic.body_of(r), dict(r.headers)) for r in found] == [
+            ("room-1", {"n": 1}, {"h": "1"}),
+            ("room-1", b"plain words", {"h": "1"}),
+        ]
 
 
 def test_a_topic_that_brokers_have_not_heard_of_yet_is_waited_for(
