@@ -28,3 +28,11 @@ def check_id(id: str) -> str:
             f"message id must be 1-128 of letters, digits, '-', '_', ':' and inner dots; found {id!r:.80}"
         )
     return id
+
+
+def suggestion(name: str, known: list[str]) -> str:
+    """Say which of the known names was probably meant, or else what they are."""
+    from difflib import get_close_matches  # slow to import, and seldom needed
+
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

@@ -14,7 +14,7 @@ import msgspec
 
 from pabal.errors import InvalidInput, InvalidName, InvalidPolicy
 from pabal.jsontext import Json, check
-from pabal.names import check_name
+from pabal.names import check_name, suggestion
 from pabal.rules import MessageSchema
 
 DEFAULT_MAX_BYTES = 1 << 20
@@ -163,7 +163,7 @@ def _said(text: str) -> str:
     if said.startswith("Invalid enum value"):
         said += f"; allowed are {', '.join(_allowed(_expected(where)))}"
     elif found := re.fullmatch("Object contains unknown field `(.*)`", said, re.S):
-        said += f"; {_hint(found[1], _allowed(_expected(where)))}"
+        said += f"; {suggestion(found[1], _allowed(_expected(where)))}"
     return f"{said}{at}{where}"
 
 
@@ -186,10 +186,3 @@ def _allowed(expected: Any) -> list[str]:
     if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
         return [one.encode_name for one in msgspec.structs.fields(expected)]
     return [str(one) for one in get_args(expected)]
-
-
-def _hint(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # slow to import, and seldom needed
-
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

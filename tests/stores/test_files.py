@@ -717,20 +717,6 @@ def test_a_call_may_be_broken_off_at_any_step(root: Path, clock: ManualClock, ca
 # Cost
 
 
-@pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every directory that is listed from here on."""
-    found: list[str] = []
-    whole = os.listdir
-
-    def listdir(path: str) -> list[str]:
-        found.append(path)
-        return whole(path)
-
-    monkeypatch.setattr(os, "listdir", listdir)
-    return found
-
-
 def test_no_directory_is_listed_for_a_message(store: FileStore, listed: list[str]) -> None:
     store.publish([draft(n) for n in range(60)])
     ack(store, take_one(store))

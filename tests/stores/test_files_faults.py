@@ -230,18 +230,9 @@ def test_many_settlements_with_many_follow_ups_need_few_descriptors(
 # Few directories are listed
 
 
-def test_no_directory_is_listed_for_an_id_that_is_not_of_our_making(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_directory_is_listed_for_an_id_that_is_not_of_our_making(store: FileStore, listed: list[str]) -> None:
     publish(store, 0)
-    listed: list[str] = []
-    whole = os.listdir
-
-    def listdir(path: str) -> list[str]:
-        listed.append(path)
-        return whole(path)
-
-    monkeypatch.setattr(os, "listdir", listdir)
+    listed.clear()
     for digit in "9ab":
         publish(store, digit, id=f"01933b5e-7d2c-7abc-{digit}def-0123456789ab")
     assert listed == []

@@ -16,6 +16,7 @@ import msgspec
 
 from pabal.envelope import Envelope, envelope_of, message_of
 from pabal.errors import InvalidInput, InvalidReceipt, InvalidRequest
+from pabal.ids import is_ours
 from pabal.jsontext import check
 from pabal.message import MAX_INSTANT, Message, check_message, check_seconds
 from pabal.names import check_id, check_name
@@ -23,7 +24,6 @@ from pabal.policy import DEFAULT_MAX_BYTES, LARGEST_MAX_BYTES
 from pabal.store import Dead, Done, Draft, Entry, Failure, Finding, Lease, Receipt, Retry, Settlement, State, Terms
 from pabal.store import Verdict as StoreVerdict
 
-_GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 MOST_WATCHED = 100  # queues in one request: a client that watches more asks again, and others have their turn between
 _LARGEST = 2**53 - 1  # a count that every reader of JSON and every store can hold
@@ -112,7 +112,7 @@ def draft_of(found: WireDraft | PlainDraft, *, repeated: bool = False) -> Draft:
     if found.delay:
         check_seconds("delay", found.delay)
     message = _plain(found.message) if isinstance(found, PlainDraft) else _whole(found.message)
-    given = repeated or found.given_id or not _GENERATED.fullmatch(message.id)
+    given = repeated or found.given_id or not is_ours(message.id)
     return Draft(found.queue, message, found.delay, given, terms)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
 from pabal.errors import InvalidPolicy, PabalError
+from pabal.names import suggestion
 from pabal.policy import policy_from
 from pabal.schema import checker, rule_checker
 
@@ -113,8 +113,7 @@ def _leaves(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def unknown(where: str, key: str, known: list[str]) -> str:
-    near = get_close_matches(key, known, n=1)
-    return f"{where}: no such key; {f'did you mean {near[0]}?' if near else 'known are ' + ', '.join(known)}"
+    return f"{where}: no such key; {suggestion(key, known)}"
 
 
 def _plain(said: str) -> str:

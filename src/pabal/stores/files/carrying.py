@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from pabal import jsontext
 from pabal.errors import StoreRefused
+from pabal.ids import is_ours
 from pabal.message import Message
 from pabal.names import check_id, check_name
 from pabal.store import Draft, Entry, State, Terms
@@ -21,7 +22,7 @@ from pabal.stores.files import dedup
 from pabal.stores.files.locks import FileLock
 from pabal.stores.files.names import ID_PLACE, ceiled, native_base
 from pabal.stores.files.parcels import Parcel
-from pabal.stores.files.publishing import GENERATED, send
+from pabal.stores.files.publishing import send
 from pabal.stores.files.reading import why_path
 from pabal.stores.files.root import Root
 from pabal.stores.files.spool import Spool
@@ -40,7 +41,7 @@ class Carried(Parcel):
         retried = f"~k{_TOKEN}" if entry.attempt or entry.failure else ""  # whoever leases it looks for the reason
         self.ending = f"~s{root.now():x}.{_TOKEN}" if ended else retried
         message = entry.message or Message(id=check_id(entry.id), body=None)
-        draft = Draft(queue, message, given_id=not GENERATED(entry.id), terms=Terms(dedup_window=window))
+        draft = Draft(queue, message, given_id=not is_ours(entry.id), terms=Terms(dedup_window=window))
         super().__init__(root, draft, root.codec.encode(message, queue=queue), root.clock.now())
         self.state = entry.state
         self.tag = dedup.CARRIED + self.tag[1:]

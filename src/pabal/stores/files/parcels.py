@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from pabal import durable
-from pabal.errors import TooLarge
 from pabal.names import check_id, check_name
 from pabal.store import Draft, State
 from pabal.stores.files import dedup
@@ -17,6 +16,7 @@ from pabal.stores.files.names import ceiled, digest, floored, native_base, plain
 from pabal.stores.files.reading import order_of
 from pabal.stores.files.remembering import remember
 from pabal.stores.files.root import Root
+from pabal.stores.limits import too_large
 
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
 
@@ -78,11 +78,7 @@ def pack(root: Root, drafts: Iterable[Draft]) -> list[Parcel]:
         check_name(draft.queue)  # before the codec writes it down
         data = root.codec.encode(draft.message, queue=draft.queue)
         if len(data) > draft.terms.max_bytes:
-            queue, most = draft.queue, draft.terms.max_bytes
-            raise TooLarge(
-                f"{queue} takes messages of {most} bytes at most, encoded; {draft.message.id} has {len(data)}: "
-                f"`pabal policy set {queue} --set maxBytes={len(data)}` lets it in"
-            )
+            raise too_large(draft, len(data))
         encoded.append((draft, data))
     return [Parcel(root, draft, data, now) for draft, data in encoded]
 

@@ -8,11 +8,11 @@ something that the next publisher of that key finishes.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
 from pabal.errors import QueueFull, StoreClosed, Uncertain
+from pabal.ids import is_ours
 from pabal.store import Draft, Published, State
 from pabal.stores.files import dedup
 from pabal.stores.files.calls import rename_new
@@ -24,8 +24,6 @@ from pabal.stores.files.root import Root
 from pabal.stores.files.spool import Spool
 
 _REMEMBERED = 10_000  # ids published of late
-# As `ids` makes them: of the UUIDv7s of others three in four have another digit than this 8.
-GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 
 
 def publish(root: Root, drafts: Sequence[Draft]) -> list[Published]:
@@ -85,7 +83,7 @@ def _look_for_first(root: Root, parcels: list[Parcel]) -> None:
 def made_here(root: Root, parcel: Parcel) -> First | None:
     """Find the message of an id that we made, which has no record: by name."""
     # Looked for only if it may be there: it comes back as given (after Uncertain), or this process has published it.
-    suspect = GENERATED(parcel.id) if parcel.draft.given_id else parcel.id in parcel.spool.published
+    suspect = is_ours(parcel.id) if parcel.draft.given_id else parcel.id in parcel.spool.published
     return First(parcel.id, "") if suspect and locate(root, parcel.spool, parcel.id) else None
 
 

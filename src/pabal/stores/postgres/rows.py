@@ -6,10 +6,11 @@ from zlib import crc32
 
 from pabal import jsontext
 from pabal.codec import Codec
-from pabal.errors import DecodeError, TooLarge
+from pabal.errors import DecodeError
 from pabal.message import Message, lasting
 from pabal.names import check_id, check_name
 from pabal.store import Draft, Entry, Failure, FailureCode, State
+from pabal.stores.limits import too_large
 
 READY, DELAYED, INFLIGHT, HELD, DONE, DEAD, CORRUPT = range(7)
 
@@ -45,11 +46,8 @@ def write_down(drafts: Sequence[Draft], codec: Codec) -> list[Sheet]:
         if draft.given_id:
             check_id(message.id)
         document = codec.encode(message, queue=check_name(queue))
-        if len(document) > (most := terms.max_bytes):
-            raise TooLarge(
-                f"{queue} takes messages of {most} bytes at most, encoded; {message.id} has {len(document)}: "
-                f"`pabal policy set {queue} --set maxBytes={len(document)}` lets it in"
-            )
+        if len(document) > terms.max_bytes:
+            raise too_large(draft, len(document))
         sheets.append(Sheet(draft, document))
     return sheets
 

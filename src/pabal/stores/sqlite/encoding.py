@@ -5,10 +5,11 @@ from typing import TypeAlias
 from zlib import crc32
 
 from pabal.codec import Codec
-from pabal.errors import StoreFull, TooLarge
+from pabal.errors import StoreFull
 from pabal.names import check_id, check_name
 from pabal.sql.room import Room
 from pabal.store import Draft
+from pabal.stores.limits import too_large
 from pabal.stores.sqlite.bodies import Bodies, Document, Place
 
 Encoded: TypeAlias = tuple[Draft, Place, int]  # a draft, what the row keeps of its document, the document's checksum
@@ -35,11 +36,8 @@ class Encoding:
             if draft.given_id:
                 check_id(message.id)
             data = encode(message, queue=queue)
-            if len(data) > (most := draft.terms.max_bytes):
-                raise TooLarge(
-                    f"{queue} takes messages of {most} bytes at most, encoded; {message.id} has {len(data)}: "
-                    f"`pabal policy set {queue} --set maxBytes={len(data)}` lets it in"
-                )
+            if len(data) > draft.terms.max_bytes:
+                raise too_large(draft, len(data))
             items.append((draft, data, crc32(data)))
             if apart:
                 documents.append(Document(queue, message.id, data))
