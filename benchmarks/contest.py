@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kinds import open_subject
+from crowd import PROCESSES, Crowd
+from kinds import open_client, open_subject
 from scale import Scale
-from subject import BATCH, Crowd, Subject
+from subject import BATCH, Subject
 
 THREADS = 16
 SPARE = 500  # how far a backlog is topped up, unmeasured, whenever it has been eaten down to its size
@@ -29,7 +30,7 @@ class Work(Enum):
     PUBLISH = "publish one at a time"
     PUBLISH_MANY = f"publish {BATCH} per call"
     PUBLISH_THOUSAND = f"publish {THOUSAND:,} per call"
-    PUBLISH_CLIENTS = "8 clients publishing one by one"
+    PUBLISH_PROCESSES = f"{PROCESSES} processes publishing one by one"
     PUBLISH_THREADS = f"{THREADS} threads publishing one by one"
     TAKE = "lease + ack one at a time"
     TAKE_MANY = f"lease + ack {BATCH} per call"
@@ -74,6 +75,8 @@ class Stage:
         self._backlog = backlog
         self._stock = 0
         self._subject: Subject = open_subject(kind, place)
+        self._client = partial(open_client, kind, place)
+        self._crowd: Crowd | None = None
 
     def fill(self, seconds: float) -> None:
         start = time.monotonic()
@@ -86,8 +89,9 @@ class Stage:
         """Return messages per second over one slice of at most `most` messages."""
         if work is Work.PUBLISH_THREADS:
             return self._threads(seconds)
-        if work is Work.PUBLISH_CLIENTS and isinstance(self._subject, Crowd):
-            return self._subject.together(seconds)
+        if work is Work.PUBLISH_PROCESSES:
+            self._crowd = self._crowd or Crowd(self._client)
+            return self._crowd.rate(seconds)
         call, size, taking = _call(self._subject, work), _PER_CALL.get(work, 1), work in _TAKING
         count, spent = 0, 0.0
         while count < most and spent < seconds:
@@ -100,6 +104,8 @@ class Stage:
         return count / spent
 
     def close(self) -> None:
+        if self._crowd is not None:
+            self._crowd.close()
         self._subject.close()
 
     def _add(self, count: int) -> None:

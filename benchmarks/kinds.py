@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from managed import Managed
+from managed import Client, Managed
 from ours import Ours
 from peers import HUEY_DELAY, HUEY_MAX_DELAY, LITEQUEUE_POLL, Huey, LiteQueue, PersistQueue
 from postgres import OursOnPostgres, RawPostgres
@@ -45,6 +45,11 @@ def open_subject(kind: str, place: Path) -> Subject:
     """Open a subject of this kind in its own directory, which is made if need be."""
     place.mkdir(parents=True, exist_ok=True)
     return _RAW[kind](place) if kind in _RAW else _QUEUES[kind](place)
+
+
+def open_client(kind: str, place: Path) -> Subject:
+    """Open what another process has opened there already."""
+    return Client(place) if kind == "mailbox" else open_subject(kind, place)
 
 
 def open_server(kind: str, place: Path) -> Server:

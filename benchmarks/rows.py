@@ -49,7 +49,8 @@ def sections(scale: Scale) -> list[Section]:
             ]
         ),
         *(Section([_postgres(work)]) for work in (Work.PUBLISH, Work.TAKE, Work.PUBLISH_MANY, Work.TAKE_MANY)),
-        Section([_threads()]),
+        Section([_together(Work.PUBLISH_THREADS, 3.0)]),
+        Section([_together(Work.PUBLISH_PROCESSES, None)]),
         Section([_files(kind, Work.PUBLISH, 0.80) for kind in ("files", "hybrid")]),
         Section([_files_batch(kind) for kind in ("files", "hybrid")]),
         Section([_files(kind, Work.TAKE, 0.5) for kind in ("files", "hybrid")]),
@@ -57,7 +58,7 @@ def sections(scale: Scale) -> list[Section]:
             [_backlog(kind, work, scale.large, scale.small, BACKLOG_AIM) for kind in STORES for work in _ONE_BY_ONE],
             apart=True,
         ),
-        Section([_mailbox(Work.PUBLISH, "raw FULL", None), _mailbox(Work.PUBLISH_CLIENTS, "raw FULL", 0.4)]),
+        Section([_mailbox(Work.PUBLISH, "raw FULL", None), _mailbox(Work.PUBLISH_PROCESSES, "raw FULL", 0.4)]),
         Section([_mailbox(Work.PUBLISH_THOUSAND, "sqlite", 0.5)]),
         Section([_topic("sqlite topic", "raw log", Work.PUBLISH_MANY, 0.6)]),
         Section([_topic("sqlite topic", "raw log", Work.TAKE_MANY, 0.5)]),
@@ -82,12 +83,13 @@ def _postgres(work: Work) -> Row:
     return Row(f"postgres: {work.value}, to a bare psycopg loop", pair, 0.8)
 
 
-def _threads() -> Row:
+def _together(work: Work, aim: float | None) -> Row:
     def pair(kind: str) -> Pair:
-        return Pair(Contender(kind, Work.PUBLISH_THREADS), Contender(kind, Work.PUBLISH))
+        return Pair(Contender(kind, work), Contender(kind, Work.PUBLISH))
 
-    peers = {peer: pair("persist-queue threads" if peer == "persist-queue" else peer) for peer in PEERS}
-    return Row(f"sqlite: {Work.PUBLISH_THREADS.value}, to one", pair("sqlite"), 3.0, peers, synced=True)
+    threads = work is Work.PUBLISH_THREADS
+    peers = {peer: pair("persist-queue threads" if threads and peer == "persist-queue" else peer) for peer in PEERS}
+    return Row(f"sqlite: {work.value}, to one", pair("sqlite"), aim, peers, synced=True)
 
 
 def _mailbox(work: Work, base: str, aim: float | None) -> Row:

@@ -3,7 +3,7 @@
 import random
 import string
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 BODY_BYTES = 1024
 BATCH = 100
@@ -43,13 +43,4 @@ class Server(Subject, Protocol):
 
     def serve(self, seen: Callable[[str], bool], wait: float | None) -> None:
         """Hand each message to `seen`, then ack it; end when `seen` is false or after `wait` idle seconds."""
-        ...
-
-
-@runtime_checkable
-class Crowd(Subject, Protocol):
-    """A queue whose clients are processes of their own."""
-
-    def together(self, seconds: float) -> float:
-        """Return messages per second of all clients publishing at once."""
         ...

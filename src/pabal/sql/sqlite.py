@@ -39,6 +39,8 @@ class Database:
     """One SQLite file: a writing connection that its callers share by group commit, a reading one beside it.
 
     `prepare` brings the schema up to date, inside a transaction; `committed` hears what each commit made ready.
+    `seen_early`: others see a commit, and may write, while it is still on its way to the disk; only who made it waits.
+    Not for numbers that must never be given twice: those of a commit that a power cut undid are given again.
     """
 
     def __init__(
@@ -48,12 +50,14 @@ class Database:
         prepare: Callable[[Connection], None],
         committed: Callable[[dict[str, int]], None],
         busy: float = BUSY_SECONDS,
+        seen_early: bool = False,
     ) -> None:
         self.path = path
         self.room = Room(path)
         self._busy = busy
         self._prepare = prepare
         self._committed = committed
+        self._seen_early = seen_early
         self._closed = False
         self._broken = ""
         self._fresh_locks()
@@ -136,7 +140,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        return Writer(connection)
+        return Writer(connection, seen_early=self._seen_early)
 
     def _open_reader(self) -> Connection:
         self._reader = connect(self.path, self._busy)
@@ -168,8 +172,25 @@ class Database:
                     self._drop_writer()
                 if not self._turn.give_back():
                     self._drop_writer()  # the next call opens all anew
-        if rings:
-            self._committed(rings)
+            if rings:
+                self._committed(rings)
+            if self._seen_early:
+                self._flush(jobs)
+
+    def _flush(self, jobs: list[Job]) -> None:
+        """Sync what was committed for those who were promised so; if it fails, they hear that it is uncertain."""
+        promised = [job for job in jobs if job.durable and job.error is None]
+        if not promised:
+            return
+        try:
+            self.require_usable()
+            (self._writer or self._open()).flush()
+        except StoreError as exc:
+            fail(promised, exc if isinstance(exc, Uncertain) else Uncertain(f"not synced: {exc}"))
+            self._break(str(exc.__cause__ or exc))
+            if self._writer is not None:
+                self._writer.leave_wal()
+            self._drop_writer()
 
     def _one_by_one(self, writer: Writer, jobs: list[Job]) -> dict[str, int]:
         """Commit each for itself: whoever can do without new room shall not fail with those who cannot."""

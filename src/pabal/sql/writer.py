@@ -1,9 +1,11 @@
 """The connection that writes: runs the jobs of one commit in one transaction, synced if any of them was promised so."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from pabal.durable import sync_data
 from pabal.errors import Uncertain
 from pabal.sql.connection import Connection, SqliteError, own_fault, roll_back, undone
 from pabal.sql.group import Job
@@ -31,12 +33,17 @@ class Transaction:
 
 
 class Writer:
-    """One writing connection, as `connect` opens it. Used by one thread at a time."""
+    """One writing connection, as `connect` opens it. Used by one thread at a time.
 
-    def __init__(self, connection: Connection) -> None:
+    `seen_early`: others see a commit before it is synced, which is left to `flush`.
+    """
+
+    def __init__(self, connection: Connection, *, seen_early: bool) -> None:
         self.connection = connection
         self._tx = Transaction(connection)
+        self._seen_early = seen_early
         self._synced: bool | None = True
+        self._wal = -1
 
     def commit(self, jobs: list[Job]) -> dict[str, int]:
         """Run the jobs, leave in each what came of it, and return what the commit made ready.
@@ -44,7 +51,7 @@ class Writer:
         An error of one job is its own. One that all share is raised and nothing was written, unless it is Uncertain.
         """
         tx, first, alone = self._tx, jobs[0], len(jobs) == 1
-        synced = first.durable if alone else any(job.durable for job in jobs)
+        synced = not self._seen_early and (first.durable if alone else any(job.durable for job in jobs))
         if synced is not self._synced:
             self._synced = None  # a signal handler may raise before the answer is noted
             tx.run("pragma synchronous = full" if synced else "pragma synchronous = normal")
@@ -69,10 +76,29 @@ class Writer:
             if undone(exc):
                 self.roll_back()
                 raise
-            raise Uncertain(
-                f"{exc} while committing to {self.connection.filename}: it may or may not have been written"
-            ) from exc
+            raise self._uncertain("committing to", exc) from exc
         return tx.rings
+
+    def flush(self) -> None:
+        """Bring all that was committed to the disk, or raise Uncertain."""
+        try:
+            if self._wal < 0:
+                self._wal = os.open(self.connection.filename_wal, os.O_RDWR | os.O_CLOEXEC)
+            sync_data(self._wal)
+        except OSError as exc:
+            raise self._uncertain("syncing", exc) from exc
+
+    def leave_wal(self) -> None:
+        """Copy what could not be synced into the database, so that the WAL begins anew.
+
+        A later commit that stood behind it there would be lost with it in a power cut.
+        """
+        for _ in range(2):  # SQLite's own handle of the WAL hears of the failure too, once
+            with suppress(SqliteError):
+                self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+
+    def _uncertain(self, doing: str, exc: Exception) -> Uncertain:
+        return Uncertain(f"{exc} while {doing} {self.connection.filename}: it may or may not have been written")
 
     def roll_back(self) -> None:
         """End a transaction that was broken off."""
@@ -81,6 +107,8 @@ class Writer:
     def close(self) -> None:
         with suppress(SqliteError):
             self.connection.close(True)
+        if self._wal >= 0:
+            os.close(self._wal)
 
 
 def _run_apart(job: Job, tx: Transaction) -> None:

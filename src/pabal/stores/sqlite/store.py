@@ -1,7 +1,8 @@
 """The store in one SQLite file: rows for messages, one commit for each call or for several that come at once.
 
 Beside `<db>` lie `<db>.lock` (writers queue on it), `<db>.ballast` (room to finish work on a full disk) and
-`<db>.bells/<queue>`, rung after each commit that made something ready, since the WAL itself moves too early.
+`<db>.bells/<queue>`, rung after each commit that made something ready, since the WAL itself moves too early. A commit
+is seen by others while it is on its way to the disk; only who was promised that it is there waits for it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class SqliteStore:
         self._boot = Boot(self._clock)
         path = Path(os.path.abspath(path))
         require_local(path.parent)
-        self._db = Database(path, prepare=self._prepare, committed=self._ring, busy=busy)
+        self._db = Database(path, prepare=self._prepare, committed=self._ring, busy=busy, seen_early=True)
         self._bells = Bells(path.with_name(f"{path.name}.bells"))
         self._queues = Queues(self._db)
         self._encoding = Encoding(self._db.room, self._codec, self._bodies)

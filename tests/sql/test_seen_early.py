@@ -1,0 +1,176 @@
+"""Commits that others see while they are on their way to the disk: who waits, and what a failure leaves."""
+
+import errno
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pabal.errors import StoreFailed, Uncertain
+from pabal.sql import writer
+from pabal.sql.connection import Connection, connect
+from pabal.sql.sqlite import Database
+from pabal.sql.writer import Transaction
+
+
+def prepare(connection: Connection) -> None:
+    connection.execute("create table if not exists t (x integer primary key)")
+
+
+def add(number: int, tx: Transaction) -> None:
+    tx.run("insert into t values (?)", (number,))
+    tx.rings["t"] = number
+
+
+def rows(db: Database) -> list[int]:
+    return db.read(lambda connection: [row[0] for row in connection.execute("select x from t order by x")])
+
+
+class Place:
+    """A database of which every handle is open until the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events: list[str] = []
+        self._open: list[Database] = []
+
+    def open(self, *, seen_early: bool = True) -> Database:
+        database = Database(
+            self.path, prepare=prepare, committed=lambda rings: self.events.append("rung"), seen_early=seen_early
+        )
+        self._open.append(database)
+        return database
+
+    def close(self) -> None:
+        for database in self._open:
+            database.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "x.db")
+    yield place
+    place.close()
+
+
+def write(db: Database, number: int, *, durable: bool = True) -> None:
+    db.write(lambda tx: add(number, tx), durable=durable)
+
+
+def test_a_commit_is_seen_and_rung_before_it_is_synced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    db, other = place.open(), place.open()
+    monkeypatch.setattr(writer, "sync_data", lambda fd: place.events.append(f"synced with {rows(other)} seen"))
+    write(db, 1)
+    assert place.events == ["rung", "synced with [1] seen"]
+
+
+def test_others_write_while_a_commit_is_synced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    db, other = place.open(), place.open()
+    monkeypatch.setattr(writer, "sync_data", lambda fd: write(other, 2, durable=False))
+    write(db, 1)
+    assert rows(other) == [1, 2]
+
+
+def test_who_was_promised_nothing_does_not_wait_for_the_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "sync_data", lambda fd: place.events.append("synced"))
+    write(place.open(), 1, durable=False)
+    assert place.events == ["rung"]
+
+
+def test_who_changes_nothing_waits_for_what_it_has_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the repeat of a publish might be told that the first is there, before that one is safe."""
+    monkeypatch.setattr(writer, "sync_data", lambda fd: place.events.append("synced"))
+    place.open().write(lambda tx: None, durable=True)
+    assert place.events == ["synced"]
+
+
+def test_elsewhere_nothing_is_seen_before_it_is_synced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "sync_data", lambda fd: pytest.fail("SQLite syncs these itself"))
+    levels: list[int] = []
+    place.open(seen_early=False).write(lambda tx: levels.append(tx.run("pragma synchronous").get), durable=True)
+    assert levels == [2]
+
+
+def failing(fd: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_commit_that_cannot_be_synced_is_uncertain_and_the_handle_given_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = place.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "sync_data", failing)
+        with pytest.raises(Uncertain, match=r"Input/output error while syncing .*x\.db"):
+            write(db, 1)
+    with pytest.raises(StoreFailed, match="reopen"):
+        write(db, 2)
+    again = place.open()
+    write(again, 3)
+    assert rows(again) == [1, 3]
+
+
+def test_a_failed_sync_concerns_only_those_who_were_promised_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "sync_data", failing)
+    db = place.open()
+    held, go_on, heard = threading.Event(), threading.Event(), dict[int, str]()
+
+    def first(tx: Transaction) -> None:
+        held.set()
+        assert go_on.wait(10)
+
+    def call(number: int, durable: bool) -> None:
+        try:
+            write(db, number, durable=durable)
+            heard[number] = "fine"
+        except Uncertain:
+            heard[number] = "uncertain"
+
+    threads = [threading.Thread(target=lambda: db.write(first, durable=False))]
+    threads[0].start()
+    assert held.wait(10)
+    threads += [threading.Thread(target=call, args=(number, number > 1)) for number in (1, 2, 3)]
+    for thread in threads[1:]:
+        thread.start()
+    while len(db._group._waiting) < 3:
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert heard == {1: "fine", 2: "uncertain", 3: "uncertain"}
+
+
+def test_nothing_stands_behind_what_was_not_synced(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later commits would be lost with it in a power cut: so it is copied home, and the WAL begins anew."""
+    db = place.open()
+    monkeypatch.setattr(writer, "sync_data", failing)
+    with pytest.raises(Uncertain):
+        write(db, 1)
+    shutil.copy(place.path, tmp_path / "copy.db")  # without its WAL
+    copy = connect(tmp_path / "copy.db")
+    assert copy.execute("select x from t").fetchall() == [(1,)]
+    copy.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux, which lists the open files")
+def test_a_closed_database_leaves_no_file_open(place: Place) -> None:
+    db = place.open()
+    write(db, 1)
+    wal = f"{place.path}-wal"
+    assert _times_open(wal) == 2  # SQLite's own and ours
+    db.close()
+    assert _times_open(wal) == 0
+
+
+def _times_open(path: str) -> int:
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found += str(link.readlink()) == path
+        except OSError:  # the one that lists them
+            continue
+    return found
