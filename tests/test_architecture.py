@@ -45,13 +45,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "topics": VALUES | CONTRACTS | PRIMITIVES | {"sql", "stores"},  # the bells and places of the stores
     "mailbox": VALUES | CONTRACTS | PRIMITIVES | CORE,
     "connect": VALUES | CONTRACTS | CORE | {"stores", "mailbox"},
-    "connect_topics": VALUES | CONTRACTS | CORE | {"topics"},
+    "connect_topics": VALUES | CONTRACTS | CORE | {"topics", "connect"},
     "testing": VALUES | CONTRACTS | {"codecs"},
     "runtime": VALUES | CONTRACTS | PRIMITIVES,
     "manager": VALUES | CONTRACTS | PRIMITIVES | CORE | {"mailbox", "connect", "runtime"},
     "ignite": VALUES | CONTRACTS | PRIMITIVES | CORE | {"codecs", "stores", "sql", "connect", "runtime"},
     "kingdom": VALUES | CONTRACTS | PRIMITIVES | CORE | {"codecs", "stores", "connect", "runtime"},
-    "chat": VALUES | CONTRACTS | PRIMITIVES | CORE | {"connect_topics", "sql", "stores", "runtime"},
+    "chat": VALUES | CONTRACTS | PRIMITIVES | CORE | {"connect", "connect_topics", "sql", "stores", "runtime"},
     "cli": VALUES
     | CONTRACTS
     | PRIMITIVES

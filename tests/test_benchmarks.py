@@ -100,3 +100,11 @@ def test_a_peer_that_does_not_sync_is_no_rival_where_syncing_is_measured(monkeyp
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     table = importlib.import_module("table")
     assert table.verdict(table.Line("row", 0.9, 0.88, {"litequeue": 4.0}, synced=True)) == "met"
+
+
+def test_sqlite_has_no_sync_in_its_latency_that_would_excuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    run, table = importlib.import_module("run"), importlib.import_module("table")
+    found = {**dict.fromkeys(run.STORES, 0.9), "litequeue": 0.5}
+    lines = run._by_store(run.LATENCY, "ms", found, {})
+    assert [table.verdict(line) for line in lines] == ["BEHIND litequeue", "", ""]

@@ -36,6 +36,12 @@ def test_a_path_may_begin_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) ->
     assert parse_url("sqlite:~odd.db") == ("sqlite", Path("~odd.db"))
 
 
+def test_the_path_of_topics_may_begin_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pabal.connect_topics("sqlite:~/events.db").close()
+    assert (tmp_path / "events.db").exists()
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [

@@ -84,9 +84,21 @@ def parse_url(url: str) -> tuple[str, Path]:
         raise InvalidUrl(
             f"a store URL is a scheme and a path, as in {parts.scheme}:///var/lib/pabal; found {url!r:.80}"
         )
-    path = unquote(parts.path)
-    # A shell leaves a ~ alone that stands behind a scheme.
-    return parts.scheme, Path(os.path.expanduser(path) if path.startswith("~/") else path)
+    return parts.scheme, _local(parts.path)
+
+
+def database_path(url: str) -> Path:
+    """Return the path in a sqlite URL that may hold nothing else."""
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path or parts.query or parts.fragment:
+        raise InvalidUrl(f"write sqlite:///path.db for an absolute path or sqlite:path.db; found {url!r:.80}")
+    return _local(parts.path)
+
+
+def _local(text: str) -> Path:
+    """Return the path that a URL spells. It may begin with ~/: a shell leaves that alone behind a scheme."""
+    path = unquote(text)
+    return Path(os.path.expanduser(path) if path.startswith("~/") else path)
 
 
 def _shown(url: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pabal.appending import Topic
 from pabal.clock import Clock
+from pabal.connect import database_path
 from pabal.errors import InvalidUrl, StoreMissing
 from pabal.topic import Topics
 
@@ -56,12 +56,9 @@ def connect_topics(url: str, *, create: bool = True, clock: Clock | None = None)
 
 
 def _sqlite(url: str, create: bool, clock: Clock | None) -> Topics:
-    parts = urlsplit(url)
-    if parts.netloc or not parts.path or parts.query or parts.fragment:
-        raise InvalidUrl(f"write sqlite:///path.db for an absolute path or sqlite:path.db; found {url!r:.80}")
     from pabal.topics.sqlite import SqliteTopics
 
-    path = Path(unquote(parts.path))
+    path = database_path(url)
     if not create and not SqliteTopics.exists(path):
         raise StoreMissing(f"no topics in {path}: make one with `pabal topic create`, or correct {url!r:.80}")
     return SqliteTopics(path, clock=clock)

@@ -69,7 +69,7 @@ def test_nothing_gives_1_and_says_why(pabal: Pabal) -> None:
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == "nothing to take from jobs: 0 ready, 1 delayed, 0 inflight; next in 1h\n"
     pabal.ok("pause", "jobs")
-    assert "paused" in pabal("consume", "jobs").err
+    assert pabal("consume", "jobs").err == "jobs is paused; pabal resume jobs, unless it was moved to another store\n"
 
 
 def test_an_unknown_queue_gives_3_unless_it_is_waited_for(pabal: Pabal) -> None:

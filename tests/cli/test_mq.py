@@ -224,6 +224,22 @@ def test_pause_and_resume(mq: Mq, queue: str) -> None:
     mq.take(queue=queue)
 
 
+def test_a_policy_that_cannot_be_read_hides_no_other_queue(mq: Mq, queue: str) -> None:
+    mq.ok("publish", "--queue", f"{queue}-next", "--message", "1")
+    kind, where = mq.shared
+    with connect(where if kind == "--url" else f"mailbox:{where}") as spoiled:
+        spoiled.queue(queue).publish(1)
+        spoiled.store.configure(queue, {"maxBytes": 1.5})
+        all_of_them = mq.ok("status").splitlines()
+        [line] = [line for line in all_of_them if line.split()[0] == queue]
+        assert line.split()[1] == "1" and "maxBytes" in line
+        assert any(line.split()[:2] == [f"{queue}-next", "1"] for line in all_of_them)
+        alone = mq.data("status", "--queue", queue)
+        assert alone["policy"] is None and "maxBytes" in alone["fault"] and alone["metrics"]["ready"] == 1
+        assert mq.ok("status", "--queue", queue).splitlines()[1].split() == line.split()
+        spoiled.store.configure(queue, {})  # the manager is shared
+
+
 def test_looking(mq: Mq, queue: str) -> None:
     mq.ok("publish", "--queue", queue, "--message", "1")
     assert queue in mq.ok("queues").splitlines()

@@ -348,6 +348,13 @@ def test_a_queue_that_the_configuration_does_not_name_is_unknown(strict: Room) -
     assert strict.good("queues") == {"queues": ["jobs"]}
 
 
+def test_what_lies_in_a_queue_that_the_configuration_does_not_name_is_counted(strict: Room) -> None:
+    strict.connection.queue("other").publish(1)
+    for queue in strict.good("queues")["queues"]:
+        assert strict.good("status", {"queue": queue})["metrics"]["ready"] == (queue == "other")
+    assert strict.code("consume", {"queue": "other"}) == "QUEUE_NOT_FOUND"
+
+
 def test_a_message_too_large_or_a_queue_too_full_is_refused(room: Room) -> None:
     room.connection.queue("jobs").configure(Policy(max_bytes=1000, max_waiting=1))
     answer = room.ask("publish", {"queue": "jobs", "message": {"t": "x" * 2000}})

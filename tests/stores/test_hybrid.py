@@ -225,8 +225,11 @@ def test_check_removes_old_files_that_no_message_names(
     later = time.time() + 120
     monkeypatch.setattr("pabal.stores.sqlite.check.time.time", lambda: later)
     assert [finding.repaired for finding in store.check(repair=False)] == [False]
+    there_when_synced: list[list[str]] = []
+    monkeypatch.setattr(writer, "sync_data", lambda fd: there_when_synced.append(names(folder)))
     (finding,) = store.check(repair=True)
     assert finding.where == "bodies/jobs/orphan.json" and finding.repaired
+    assert there_when_synced[-1] == ["m1.json", "orphan.json"]  # on the disk too nobody names it, before it goes
     assert names(folder) == ["m1.json"]
 
 

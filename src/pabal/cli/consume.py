@@ -150,7 +150,7 @@ def _lines(delivery: Delivery) -> list[str]:
 
 def _why_nothing(queue: Queue) -> str:
     if queue.policy.paused:
-        return f"{queue.name} is paused; pabal resume {queue.name}"
+        return f"{queue.name} is paused; pabal resume {queue.name}, unless it was moved to another store"
     counts = queue.counts()
     facts = [f"{counts.get(state, 0)} {state}" for state in (State.READY, State.DELAYED, State.INFLIGHT)]
     due = queue.store.next_due(queue.name)

@@ -21,7 +21,8 @@ def status(queue: str | None, as_json: bool) -> None:
     Example:
       pabal mq status --queue telemetry
 
-    --json: queue, metrics {ready, inflight, delayed, dlq, done, corrupt}, policy; one document per queue.
+    --json: queue, metrics {ready, inflight, delayed, dlq, done, corrupt}, policy; one document per queue. Where the
+    policy cannot be read it is null, and fault says why.
     """
     if queue is not None and (problem := missing(queue)):
         raise QueueUnknown(problem)
@@ -31,10 +32,10 @@ def status(queue: str | None, as_json: bool) -> None:
         for document in found:
             click.echo(json_text(document))
         return
-    rows = [[document["queue"], *_numbers(document["metrics"]), _paused(document)] for document in found]
+    rows = [[document["queue"], *_numbers(document["metrics"]), _note(document)] for document in found]
     for line in table(("QUEUE", "READY", "DELAYED", "INFLIGHT", "DLQ", "DONE", "CORRUPT", ""), rows, right=" rrrrrr"):
         click.echo(line)
-    if queue is not None:
+    if queue is not None and found[0]["policy"] is not None:
         click.echo("\npolicy\n" + jsontext.pretty(_said(found[0]["policy"])).decode(), nl=False)
     elif not found:
         click.echo("no queues yet; the first publish makes one", err=True)
@@ -44,7 +45,9 @@ def _numbers(counts: Document) -> list[str]:
     return [str(counts[state] or "·") for state in ("ready", "delayed", "inflight", "dlq", "done", "corrupt")]
 
 
-def _paused(document: Document) -> str:
+def _note(document: Document) -> str:
+    if document["policy"] is None:
+        return clean(document["fault"])
     return "paused" if document["policy"]["paused"] else ""
 
 

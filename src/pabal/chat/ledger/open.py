@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pabal.chat.ledger.contract import Ledger
 from pabal.chat.ledger.ledger import SqlLedger
 from pabal.chat.ledger.session import Engine
 from pabal.clock import Clock, SystemClock
+from pabal.connect import database_path
 from pabal.errors import InvalidUrl, Outage, StoreRefused
 
 
@@ -33,16 +33,9 @@ def _engine(url: str) -> Engine:
     if scheme == "sqlite":
         from pabal.chat.ledger.sqlite import SqliteEngine
 
-        return SqliteEngine(_path(url))
+        return SqliteEngine(database_path(url))
     if scheme in ("postgresql", "postgres"):
         from pabal.chat.ledger.postgres import PostgresEngine
 
         return PostgresEngine(url)
     raise InvalidUrl(f"the chat's database is sqlite:///path.db or postgresql://…; found {scheme!r:.40}")
-
-
-def _path(url: str) -> Path:
-    parts = urlsplit(url)
-    if parts.netloc or not parts.path or parts.query or parts.fragment:
-        raise InvalidUrl(f"write sqlite:///path.db for an absolute path or sqlite:path.db; found {url!r:.80}")
-    return Path(unquote(parts.path))

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from pabal.errors import InvalidPolicy
 from pabal.mailbox.commands.command import Command, Nothing, OfQueue
 from pabal.mailbox.commands.context import Context
 from pabal.mailbox.protocol import Request
 from pabal.policy import document_of
+from pabal.queue import Queue
 from pabal.store import State
 
 
 def status(context: Context, request: Request) -> dict[str, Any]:
-    queue = context.queue(request.read(OfQueue).queue)
+    name = request.read(OfQueue).queue
+    # To look is not to use: whatever the store holds is counted, though the configuration may name others only.
+    queue = context.any_queue(name) if name in context.store.queues() else context.queue(name)
     counts = {str(state): 0 for state in State} | {str(state): many for state, many in queue.counts().items()}
     counts["dlq"] = counts.pop("dead")
-    return {"queue": queue.name, "metrics": counts, "policy": document_of(queue.policy)}
+    return {"queue": queue.name, "metrics": counts, **_policy_facts(queue)}
+
+
+def _policy_facts(queue: Queue) -> dict[str, Any]:
+    """Show the policy, or say why it cannot be read: what is there is counted all the same."""
+    try:
+        return {"policy": document_of(queue.policy)}
+    except InvalidPolicy as exc:
+        return {"policy": None, "fault": str(exc)}
 
 
 def queues(context: Context, request: Request) -> dict[str, Any]:

@@ -134,10 +134,16 @@ def _check_leftovers(db: Database, bodies: BodyFolder, repair: bool) -> Iterator
         bodies.drop(names)
     # Time of change, as the file system tells it: both readings come from the same clock.
     oldest = time.time() - _LEFTOVER_SECONDS
-    for name, stat in bodies.files():
-        if max(stat.st_mtime, stat.st_ctime) <= oldest and not db.read(_named(name)):
-            done = db.write(partial(_remove, bodies, name), durable=False) if repair else False
-            yield Finding(f"bodies/{name}", "no message names this file", "remove it", done)
+    leftovers = [
+        name
+        for name, stat in bodies.files()
+        if max(stat.st_mtime, stat.st_ctime) <= oldest and not db.read(_named(name))
+    ]
+    if repair and leftovers:
+        db.write(lambda tx: None, durable=True)  # on the disk too no message names them, before they go
+    for name in leftovers:
+        done = db.write(partial(_remove, bodies, name), durable=False) if repair else False
+        yield Finding(f"bodies/{name}", "no message names this file", "remove it", done)
 
 
 def _named(name: str) -> Any:
