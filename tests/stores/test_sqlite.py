@@ -16,6 +16,7 @@ from pabal.sql.connection import Connection, connect
 from pabal.store import Done, Entry, Outcome, Settlement, State, Terms
 from pabal.stores.place import file_system, require_local
 from pabal.stores.sqlite import SqliteStore, groups, inserting, moves, reads, settle
+from pabal.stores.sqlite.leasing import Leasing
 from pabal.testing import ManualClock
 from pabal.testing.store_place import Child, ack, bodies, draft, drain, publish, retry, take, take_one
 
@@ -200,12 +201,22 @@ def test_a_batch_of_which_some_are_there_already_stores_the_others(store: Sqlite
 def test_an_empty_queue_is_probed_without_the_write_lock(store: SqliteStore, db: Connection) -> None:
     publish(store, 1)
     ack(store, take_one(store))
-    assert take(store) == []
+    assert take(store) == take(store) == []
     db.execute("begin immediate")  # whoever wants to write now waits ten seconds
     assert take(store) == []
     assert store.expired("jobs", 10) == []
     assert store.purge("jobs", State.DEAD) == 0
     db.execute("rollback")
+
+
+def test_who_came_in_vain_once_does_not_look_first(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sleeps now, and is woken when there is something to take."""
+    monkeypatch.setattr(Leasing, "_anything", lambda *args: pytest.fail("it looked"))
+    assert take(store) == []
+    for body in (1, 2):
+        publish(store, body)
+        assert take_one(store).message.body == body
+        assert take(store) == []
 
 
 def test_a_group_left_stuck_is_found_and_mended(store: SqliteStore, db: Connection) -> None:

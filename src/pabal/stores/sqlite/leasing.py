@@ -31,15 +31,18 @@ class Leasing:
         self._clock = clock
         self._codec = codec
         self._bodies = bodies
-        self._short: set[str] = set()  # queues whose last lease got less than it asked for
+        self._in_vain: dict[str, int] = {}  # leases in a row that found nothing in a queue
 
     def lease(self, queue: str, limit: int, seconds: float, consumer: str, token: str) -> list[Lease]:
-        """Lease what is ready. Look before taking the write lock where there was too little last time."""
+        """Lease what is ready. Whoever came twice in vain looks before taking the write lock.
+
+        Not who came once: it is woken when there is something, and unless others are quicker a look only loses time.
+        """
         number = self._queues.number(queue)
         if number is None or limit <= 0:
             return []
         self._boot.check(self._db)
-        if queue in self._short and not token and not self._anything(number, consumer):
+        if self._in_vain.get(queue, 0) > 1 and not token and not self._anything(number, consumer):
             return []
         again, token = bool(token), token or new_token()
         leases: list[Lease] = []
@@ -54,10 +57,7 @@ class Leasing:
             if unread is not None or held or len(rows) < wanted or len(leases) == limit:
                 break
             again = False  # some could not be read and were set aside: take others in their place
-        if len(leases) < limit:
-            self._short.add(queue)
-        else:
-            self._short.discard(queue)
+        self._in_vain[queue] = 0 if leases else self._in_vain.get(queue, 0) + 1
         return leases
 
     def expired(self, queue: str, limit: int) -> list[Lease]:
