@@ -1,10 +1,14 @@
 """Commits that others see while they are on their way to the disk: who waits, and what a failure leaves."""
 
 import errno
+import os
+import resource
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -103,7 +107,7 @@ def test_a_commit_that_cannot_be_synced_is_uncertain_and_the_handle_given_up(
     db = place.open()
     with monkeypatch.context() as patch:
         patch.setattr(writer, "sync_data", failing)
-        with pytest.raises(Uncertain, match=r"Input/output error while syncing .*x\.db"):
+        with pytest.raises(Uncertain, match=r"x\.db was not synced .*Input/output error"):
             write(db, 1)
     with pytest.raises(StoreFailed, match="reopen"):
         write(db, 2)
@@ -142,18 +146,76 @@ def test_a_failed_sync_concerns_only_those_who_were_promised_one(place: Place, m
     assert heard == {1: "fine", 2: "uncertain", 3: "uncertain"}
 
 
-def test_nothing_stands_behind_what_was_not_synced(
+def test_a_power_cut_after_a_failed_sync_finds_a_sound_database(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later commits would be lost with it in a power cut: so it is copied home, and the WAL begins anew."""
-    db = place.open()
+    """What was not synced is copied home. What was synced before must not be laid over it, older pages among newer."""
+    db, other = place.open(), place.open()
+    db.write(lambda tx: tx.run("create index i on t (x)").fetchall(), durable=True)
+    db.write(lambda tx: tx.many("insert into t values (?)", ((number,) for number in range(3000))), durable=True)
+    other.write(lambda tx: None, durable=False)  # has it open, so that the WAL stays
+    connection = connect(place.path)
+    connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+    connection.close()
+    write(db, 5000)
+    wal, synced = Path(f"{place.path}-wal"), Path(f"{place.path}-wal").read_bytes()
     monkeypatch.setattr(writer, "sync_data", failing)
     with pytest.raises(Uncertain):
+        db.write(lambda tx: tx.change("delete from t where x = ?", (2999,)), durable=True)
+    shutil.copy(place.path, tmp_path / "cut.db")
+    (tmp_path / "cut.db-wal").write_bytes(synced[: wal.stat().st_size])
+    cut = connect(tmp_path / "cut.db")
+    assert cut.execute("pragma integrity_check").get == "ok"
+    assert cut.execute("select count(*) from t").get == 3000
+    cut.close()
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("point", range(20))
+def test_a_failed_sync_is_not_forgotten_when_a_signal_handler_raises_after_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, point: int
+) -> None:
+    """It raises where Python lets it: when a function begins or one of C has ended."""
+    db, left = place.open(), iter(range(point, -1, -1))
+
+    def handler(frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and "pabal/sql" in frame.f_code.co_filename and next(left, -1) == 0:
+            sys.setprofile(None)
+            raise Interrupt
+
+    def failing_once(fd: int) -> None:
+        monkeypatch.setattr(writer, "sync_data", lambda fd: None)  # as a kernel does: told once
+        sys.setprofile(handler)
+        failing(fd)
+
+    write(db, 1)
+    monkeypatch.setattr(writer, "sync_data", failing_once)
+    try:
+        with pytest.raises((Interrupt, Uncertain)):
+            write(db, 2)
+    finally:
+        sys.setprofile(None)
+    with pytest.raises(StoreFailed, match="given up"):
+        write(db, 3)
+    write(place.open(), 4)  # nobody waits for what it held
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux, which lists the open files")
+def test_no_file_has_to_be_opened_after_a_commit(place: Place) -> None:
+    """A process that has no descriptor left is told so when it opens the database, not when it has written to it."""
+    db = place.open()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
         write(db, 1)
-    shutil.copy(place.path, tmp_path / "copy.db")  # without its WAL
-    copy = connect(tmp_path / "copy.db")
-    assert copy.execute("select x from t").fetchall() == [(1,)]
-    copy.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert rows(db) == [1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux, which lists the open files")

@@ -12,6 +12,7 @@ import pytest
 
 from pabal.errors import StoreClosed, StoreFailed, StoreRefused, Uncertain
 from pabal.sql.connection import Conflict, Connection, connect, require_version
+from pabal.sql.room import Room
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 
@@ -254,3 +255,13 @@ def test_a_connection_that_only_read_since_the_last_fork_does_not_live_through_t
         assert rows(db) == [1]
     db.close()
     assert still_open() == 0
+
+
+def test_a_database_behind_a_link_finds_the_room_that_its_wal_takes_up(db: Database, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(db.path)
+    db.write(lambda tx: tx.run("create table wide as select randomblob(100000)").fetchall(), durable=True)
+    db.room.ballast.release()
+    connection = connect(link)
+    assert Room(link).make(connection)
+    connection.close()

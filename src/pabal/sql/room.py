@@ -29,7 +29,7 @@ class Room:
         """Give up the ballast, or else what the WAL takes up; False if neither gives anything."""
         if self.ballast.release():
             return True
-        wal = f"{self._path}-wal"
+        wal = connection.filename_wal  # not beside a path that is a link
         size = os.path.getsize(wal)
         with suppress(SqliteError):
             connection.execute("pragma wal_checkpoint(truncate)").fetchall()

@@ -137,10 +137,10 @@ class Database:
             connection.execute("begin immediate")
             self._prepare(connection)
             connection.execute("commit")
+            return Writer(connection, seen_early=self._seen_early)
         except BaseException:
             connection.close()
             raise
-        return Writer(connection, seen_early=self._seen_early)
 
     def _open_reader(self) -> Connection:
         self._reader = connect(self.path, self._busy)
@@ -185,11 +185,12 @@ class Database:
         try:
             self.require_usable()
             (self._writer or self._open()).flush()
-        except StoreError as exc:
-            fail(promised, exc if isinstance(exc, Uncertain) else Uncertain(f"not synced: {exc}"))
-            self._break(str(exc.__cause__ or exc))
-            if self._writer is not None:
-                self._writer.leave_wal()
+        except (OSError, StoreError) as exc:
+            # First of all, and without a call: a signal handler may raise in any.
+            self._broken = self._broken or "a commit could not be synced"
+            error = Uncertain(f"{self.path} was not synced ({exc}): it may or may not have been written")
+            error.__cause__ = exc
+            fail(promised, error)
             self._drop_writer()
 
     def _one_by_one(self, writer: Writer, jobs: list[Job]) -> dict[str, int]:
@@ -237,9 +238,9 @@ class Database:
         self._turn.close()
 
     def _drop_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def before_fork(self) -> None:
         self._writing.acquire()

@@ -10,6 +10,8 @@ from pabal.errors import Uncertain
 from pabal.sql.connection import Connection, SqliteError, own_fault, roll_back, undone
 from pabal.sql.group import Job
 
+_PATIENCE = 1000  # milliseconds, for those who read: a backup may take minutes, and nobody can write meanwhile
+
 
 class Transaction:
     """What a caller's work sees of the commit it is part of. `rings` names what the commit made ready.
@@ -43,7 +45,8 @@ class Writer:
         self._tx = Transaction(connection)
         self._seen_early = seen_early
         self._synced: bool | None = True
-        self._wal = -1
+        self._lost = False  # a sync failed: what the WAL holds may never reach the disk
+        self._wal = os.open(connection.filename_wal, os.O_RDWR | os.O_CLOEXEC) if seen_early else -1
 
     def commit(self, jobs: list[Job]) -> dict[str, int]:
         """Run the jobs, leave in each what came of it, and return what the commit made ready.
@@ -76,39 +79,46 @@ class Writer:
             if undone(exc):
                 self.roll_back()
                 raise
-            raise self._uncertain("committing to", exc) from exc
+            raise Uncertain(
+                f"{exc} while committing to {self.connection.filename}: it may or may not have been written"
+            ) from exc
         return tx.rings
 
     def flush(self) -> None:
-        """Bring all that was committed to the disk, or raise Uncertain."""
+        """Bring all that was committed to the disk, or raise OSError: then nothing but `close` may follow."""
         try:
-            if self._wal < 0:
-                self._wal = os.open(self.connection.filename_wal, os.O_RDWR | os.O_CLOEXEC)
             sync_data(self._wal)
-        except OSError as exc:
-            raise self._uncertain("syncing", exc) from exc
-
-    def leave_wal(self) -> None:
-        """Copy what could not be synced into the database, so that the WAL begins anew.
-
-        A later commit that stood behind it there would be lost with it in a power cut.
-        """
-        for _ in range(2):  # SQLite's own handle of the WAL hears of the failure too, once
-            with suppress(SqliteError):
-                self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
-
-    def _uncertain(self, doing: str, exc: Exception) -> Uncertain:
-        return Uncertain(f"{exc} while {doing} {self.connection.filename}: it may or may not have been written")
+        except OSError:
+            self._lost = True
+            raise
 
     def roll_back(self) -> None:
         """End a transaction that was broken off."""
         roll_back(self.connection)
 
     def close(self) -> None:
-        with suppress(SqliteError):
-            self.connection.close(True)
-        if self._wal >= 0:
-            os.close(self._wal)
+        """Let go of all files. Once only: later the number of the WAL may be that of another file."""
+        try:
+            if self._lost:
+                self._empty_wal()
+            with suppress(SqliteError):
+                self.connection.close(True)
+        finally:
+            if self._wal >= 0:
+                os.close(self._wal)
+
+    def _empty_wal(self) -> None:
+        """Copy what could not be synced into the database, and empty the WAL.
+
+        A later commit that stood behind it there would be lost with it in a power cut; and what was synced before it
+        would be laid over the copy, older pages among newer ones.
+        """
+        self.connection.set_busy_timeout(_PATIENCE)
+        for _ in range(2):  # SQLite's own handle of the WAL hears of the failure too, once
+            with suppress(SqliteError):
+                self.connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+        with suppress(OSError):
+            sync_data(self._wal)
 
 
 def _run_apart(job: Job, tx: Transaction) -> None:
