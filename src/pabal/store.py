@@ -24,8 +24,8 @@ G6   The same dedup key within its window, also after ack, returns the first id 
      caller is its own dedup key.
 G7   A message is in exactly one state at every crash point.
 G8   Attempts never go down by themselves (what undoes leases, see G1, may forget the last).
-G9   Full disk: publish raises StoreFull; lease and settle still work. I/O error: StoreFailed or Uncertain, and the handle makes no
-     further promises until reopened.
+G9   Full disk: publish raises StoreFull; lease and settle still work. I/O error: StoreFailed or Uncertain, and the
+     handle makes no further promises until reopened.
 G10  Damaged or unreadable input is set aside as corrupt with its reason; browse gives its bytes; all else is served.
 G11  No lease ends early or late when the wall clock steps.
 
