@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from crowd import PROCESSES, Crowd
+from crowd import Crowd
 from kinds import open_client, open_subject
 from scale import Scale
 from subject import BATCH, Subject
@@ -30,7 +30,7 @@ class Work(Enum):
     PUBLISH = "publish one at a time"
     PUBLISH_MANY = f"publish {BATCH} per call"
     PUBLISH_THOUSAND = f"publish {THOUSAND:,} per call"
-    PUBLISH_PROCESSES = f"{PROCESSES} processes publishing one by one"
+    PUBLISH_PROCESSES = "processes publishing one by one"
     PUBLISH_THREADS = f"{THREADS} threads publishing one by one"
     TAKE = "lease + ack one at a time"
     TAKE_MANY = f"lease + ack {BATCH} per call"
@@ -70,9 +70,10 @@ class NotReached(Exception):
 class Stage:
     """One subject in its own directory, with a backlog that is kept at its size."""
 
-    def __init__(self, kind: str, backlog: int, place: Path) -> None:
+    def __init__(self, kind: str, backlog: int, place: Path, processes: int) -> None:
         self.place = place
         self._backlog = backlog
+        self._processes = processes
         self._stock = 0
         self._subject: Subject = open_subject(kind, place)
         self._client = partial(open_client, kind, place)
@@ -90,7 +91,7 @@ class Stage:
         if work is Work.PUBLISH_THREADS:
             return self._threads(seconds)
         if work is Work.PUBLISH_PROCESSES:
-            self._crowd = self._crowd or Crowd(self._client)
+            self._crowd = self._crowd or Crowd(self._client, self._processes)
             return self._crowd.rate(seconds)
         call, size, taking = _call(self._subject, work), _PER_CALL.get(work, 1), work in _TAKING
         count, spent = 0, 0.0
@@ -167,7 +168,8 @@ def contest(
     stages: dict[tuple[str, int], Stage] = {}
     try:
         for kind, backlog in dict.fromkeys((c.kind, c.backlog) for pair in wanted for c in pair):
-            stage = stages[kind, backlog] = Stage(kind, backlog, place / f"{kind}-{backlog}".replace(" ", "-"))
+            where = place / f"{kind}-{backlog}".replace(" ", "-")
+            stage = stages[kind, backlog] = Stage(kind, backlog, where, scale.processes)
             stage.fill(scale.fill_seconds)
         rates = _rounds(stages, list(dict.fromkeys(c for pair in wanted for c in pair)), scale, chance)
         for stage in stages.values():

@@ -7,15 +7,14 @@ from multiprocessing.connection import Connection
 
 from subject import Subject
 
-PROCESSES = 8
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Crowd:
     """Processes that publish one by one when told to. `join` opens the subject in each of them."""
 
-    def __init__(self, join: Callable[[], Subject]) -> None:
-        self._members = [_started(join) for _ in range(PROCESSES)]
+    def __init__(self, join: Callable[[], Subject], size: int) -> None:
+        self._members = [_started(join) for _ in range(size)]
 
     def rate(self, seconds: float) -> float:
         """Return messages per second of all of them together."""

@@ -49,8 +49,8 @@ def sections(scale: Scale) -> list[Section]:
             ]
         ),
         *(Section([_postgres(work)]) for work in (Work.PUBLISH, Work.TAKE, Work.PUBLISH_MANY, Work.TAKE_MANY)),
-        Section([_together(Work.PUBLISH_THREADS, 3.0)]),
-        Section([_together(Work.PUBLISH_PROCESSES, None)]),
+        Section([_together(Work.PUBLISH_THREADS, scale, 3.0)]),
+        Section([_together(Work.PUBLISH_PROCESSES, scale, None)]),
         Section([_files(kind, Work.PUBLISH, 0.80) for kind in ("files", "hybrid")]),
         Section([_files_batch(kind) for kind in ("files", "hybrid")]),
         Section([_files(kind, Work.TAKE, 0.5) for kind in ("files", "hybrid")]),
@@ -58,8 +58,13 @@ def sections(scale: Scale) -> list[Section]:
             [_backlog(kind, work, scale.large, scale.small, BACKLOG_AIM) for kind in STORES for work in _ONE_BY_ONE],
             apart=True,
         ),
-        Section([_mailbox(Work.PUBLISH, "raw FULL", None), _mailbox(Work.PUBLISH_PROCESSES, "raw FULL", 0.4)]),
-        Section([_mailbox(Work.PUBLISH_THOUSAND, "sqlite", 0.5)]),
+        Section(
+            [
+                _mailbox(Work.PUBLISH, scale, "raw FULL", None),
+                _mailbox(Work.PUBLISH_PROCESSES, scale, "raw FULL", 0.4),
+            ]
+        ),
+        Section([_mailbox(Work.PUBLISH_THOUSAND, scale, "sqlite", 0.5)]),
         Section([_topic("sqlite topic", "raw log", Work.PUBLISH_MANY, 0.6)]),
         Section([_topic("sqlite topic", "raw log", Work.TAKE_MANY, 0.5)]),
         Section([_topic("kafka topic", "raw kafka", Work.PUBLISH_MANY, 0.7)], kafka=True),
@@ -83,19 +88,24 @@ def _postgres(work: Work) -> Row:
     return Row(f"postgres: {work.value}, to a bare psycopg loop", pair, 0.8)
 
 
-def _together(work: Work, aim: float | None) -> Row:
+def _together(work: Work, scale: Scale, aim: float | None) -> Row:
     def pair(kind: str) -> Pair:
         return Pair(Contender(kind, work), Contender(kind, Work.PUBLISH))
 
     threads = work is Work.PUBLISH_THREADS
     peers = {peer: pair("persist-queue threads" if threads and peer == "persist-queue" else peer) for peer in PEERS}
-    return Row(f"sqlite: {work.value}, to one", pair("sqlite"), aim, peers, synced=True)
+    return Row(f"sqlite: {_told(work, scale)}, to one", pair("sqlite"), aim, peers, synced=True)
 
 
-def _mailbox(work: Work, base: str, aim: float | None) -> Row:
+def _mailbox(work: Work, scale: Scale, base: str, aim: float | None) -> Row:
     alike = work if base == "sqlite" else Work.PUBLISH
-    told = "the library on the same store" if base == "sqlite" else base
-    return Row(f"mailbox: {work.value}, to {told}", Pair(Contender("mailbox", work), Contender(base, alike)), aim)
+    to = "the library on the same store" if base == "sqlite" else base
+    pair = Pair(Contender("mailbox", work), Contender(base, alike))
+    return Row(f"mailbox: {_told(work, scale)}, to {to}", pair, aim)
+
+
+def _told(work: Work, scale: Scale) -> str:
+    return f"{scale.processes} {work.value}" if work is Work.PUBLISH_PROCESSES else work.value
 
 
 def _topic(kind: str, raw: str, work: Work, aim: float) -> Row:

@@ -21,7 +21,7 @@ postgres: lease + ack one at a time, to a bare psycopg loop
 postgres: publish 100 per call, to a bare psycopg loop
 postgres: lease + ack 100 per call, to a bare psycopg loop
 sqlite: 16 threads publishing one by one, to one
-sqlite: 8 processes publishing one by one, to one
+sqlite: 2 processes publishing one by one, to one
 files: publish one at a time, to a raw file publish
 hybrid: publish one at a time, to a raw file publish
 files: publish 100 per call, to publish one at a time
@@ -47,7 +47,7 @@ sqlite: CPU of a sleeping consumer, ms per s
 files: CPU of a sleeping consumer, ms per s
 hybrid: CPU of a sleeping consumer, ms per s
 mailbox: publish one at a time, to raw FULL
-mailbox: 8 processes publishing one by one, to raw FULL
+mailbox: 2 processes publishing one by one, to raw FULL
 mailbox: publish 1,000 per call, to the library on the same store
 mailbox: round trip of a publish, p50, ms
 mailbox: round trip of a publish, p99, ms

@@ -240,6 +240,7 @@ def test_an_idle_manager_costs_next_to_nothing(started: Callable[..., Running], 
     used = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
     resident = process.memory_info().rss
     manager.stop()
+    waiting.terminate()
     waiting.wait(30)
     assert used < 0.02, f"{used:.2%} of a core"  # benchmarks hold it to 0.5 %; this finds a loop that spins
     assert resident < 60 << 20
