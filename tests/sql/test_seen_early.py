@@ -5,8 +5,8 @@ import os
 import resource
 import shutil
 import sys
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -14,22 +14,15 @@ import pytest
 
 from pabal.errors import StoreFailed, Uncertain
 from pabal.sql import writer
-from pabal.sql.connection import Connection, connect
+from pabal.sql.connection import connect
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
-
-
-def prepare(connection: Connection) -> None:
-    connection.execute("create table if not exists t (x integer primary key)")
+from tests.sql.numbers import prepare, rows, run_together
 
 
 def add(number: int, tx: Transaction) -> None:
     tx.run("insert into t values (?)", (number,))
     tx.rings["t"] = number
-
-
-def rows(db: Database) -> list[int]:
-    return db.read(lambda connection: [row[0] for row in connection.execute("select x from t order by x")])
 
 
 class Place:
@@ -119,11 +112,7 @@ def test_a_commit_that_cannot_be_synced_is_uncertain_and_the_handle_given_up(
 def test_a_failed_sync_concerns_only_those_who_were_promised_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "sync_data", failing)
     db = place.open()
-    held, go_on, heard = threading.Event(), threading.Event(), dict[int, str]()
-
-    def first(tx: Transaction) -> None:
-        held.set()
-        assert go_on.wait(10)
+    heard = dict[int, str]()
 
     def call(number: int, durable: bool) -> None:
         try:
@@ -132,17 +121,7 @@ def test_a_failed_sync_concerns_only_those_who_were_promised_one(place: Place, m
         except Uncertain:
             heard[number] = "uncertain"
 
-    threads = [threading.Thread(target=lambda: db.write(first, durable=False))]
-    threads[0].start()
-    assert held.wait(10)
-    threads += [threading.Thread(target=call, args=(number, number > 1)) for number in (1, 2, 3)]
-    for thread in threads[1:]:
-        thread.start()
-    while len(db._group._waiting) < 3:
-        threading.Event().wait(0.001)
-    go_on.set()
-    for thread in threads:
-        thread.join(10)
+    run_together(db, [partial(call, number, number > 1) for number in (1, 2, 3)])
     assert heard == {1: "fine", 2: "uncertain", 3: "uncertain"}
 
 

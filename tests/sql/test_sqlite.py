@@ -1,7 +1,6 @@
 """What a database does with its callers, its errors and its file."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -11,14 +10,11 @@ from typing import Any
 import pytest
 
 from pabal.errors import StoreClosed, StoreFailed, StoreRefused, Uncertain
-from pabal.sql.connection import Conflict, Connection, connect, require_version
+from pabal.sql.connection import Conflict, connect, require_version
 from pabal.sql.room import Room
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
-
-
-def prepare(connection: Connection) -> None:
-    connection.execute("create table if not exists t (x integer primary key)")
+from tests.sql.numbers import prepare, rows, run_together
 
 
 @pytest.fixture
@@ -33,10 +29,6 @@ def add(number: int) -> Callable[[Transaction], None]:
         tx.run("insert into t values (?)", (number,))
 
     return work
-
-
-def rows(db: Database) -> list[int]:
-    return db.read(lambda connection: [row[0] for row in connection.execute("select x from t order by x")])
 
 
 @pytest.mark.parametrize("found", ["3.7.0", "3.40.1", "3.51.2"])
@@ -94,27 +86,6 @@ def test_a_conflict_fails_one_caller_and_leaves_the_handle_whole(db: Database) -
     with pytest.raises(Conflict):
         db.write(add(1), durable=True)
     assert rows(db) == [1]
-
-
-def run_together(db: Database, calls: list[Callable[[], None]]) -> None:
-    """Let these calls come while another commit is under way, so that they share the next one."""
-    held, go_on = threading.Event(), threading.Event()
-
-    def first(tx: Transaction) -> None:
-        held.set()
-        assert go_on.wait(10)
-
-    threads = [threading.Thread(target=lambda: db.write(first, durable=False))]
-    threads[0].start()
-    assert held.wait(10)
-    for call in calls:
-        threads.append(threading.Thread(target=call))
-        threads[-1].start()
-    while len(db._group._waiting) < len(calls):
-        threading.Event().wait(0.001)
-    go_on.set()
-    for thread in threads:
-        thread.join(10)
 
 
 def test_a_failure_within_a_shared_commit_fails_one_caller(db: Database) -> None:

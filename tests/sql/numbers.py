@@ -1,0 +1,37 @@
+"""A table of numbers, and callers that share a commit."""
+
+import threading
+from collections.abc import Callable
+
+from pabal.sql.connection import Connection
+from pabal.sql.sqlite import Database
+from pabal.sql.writer import Transaction
+
+
+def prepare(connection: Connection) -> None:
+    connection.execute("create table if not exists t (x integer primary key)")
+
+
+def rows(db: Database) -> list[int]:
+    return db.read(lambda connection: [row[0] for row in connection.execute("select x from t order by x")])
+
+
+def run_together(db: Database, calls: list[Callable[[], None]]) -> None:
+    """Let these calls come while another commit is under way, so that they share the next one."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def first(tx: Transaction) -> None:
+        held.set()
+        assert go_on.wait(10)
+
+    threads = [threading.Thread(target=lambda: db.write(first, durable=False))]
+    threads[0].start()
+    assert held.wait(10)
+    for call in calls:
+        threads.append(threading.Thread(target=call))
+        threads[-1].start()
+    while len(db._group._waiting) < len(calls):
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
