@@ -1,7 +1,7 @@
 """The only place where files are made durable: write whole, fsync, rename, fsync the directory.
 
 A failed fsync is final: the kernel has dropped the pages and will say yes next time. So it is never tried again on the
-same file; the caller gives the file up.
+same file, unless all of it was written again; the caller gives the file up.
 """
 
 import errno

@@ -12,9 +12,10 @@ A message is in exactly one state:
 
 Guarantees, the same for every store, each a test by its number in `pabal.testing.store_suite` or `tests/crash`:
 
-G1   When publish returns, its messages survive kill -9 and a power cut. Leases and plain settlements survive kill -9 of
-     any client; a power cut, or a crash of the store's server, may undo the last of them, which brings a message back
-     and never loses one. Durable settlements, and all with follow-ups, survive it too.
+G1   When publish returns, its messages survive kill -9 and a power cut; others may see them a moment before. Leases and
+     plain settlements survive kill -9 of any client; a power cut, or a crash of the store's server, may undo the last
+     of them, which brings a message back and never loses one. Durable settlements, and all with follow-ups, survive it
+     too.
 G2   At most one live token per message.
 G3   At least once: a lease that runs out is taken over by `expired`, never silently gone.
 G4   One consumer alone sees priority (larger first), due time, id. Inside a group only publish order counts, and the

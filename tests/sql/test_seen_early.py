@@ -1,9 +1,11 @@
 """Commits that others see while they are on their way to the disk: who waits, and what a failure leaves."""
 
 import errno
+import gc
 import os
 import resource
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -12,9 +14,10 @@ from types import FrameType
 
 import pytest
 
+import pabal
 from pabal.errors import StoreFailed, Uncertain
 from pabal.sql import writer
-from pabal.sql.connection import connect
+from pabal.sql.connection import Connection, SqliteError, connect
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 from tests.sql.numbers import prepare, rows, run_together
@@ -125,10 +128,44 @@ def test_a_failed_sync_concerns_only_those_who_were_promised_one(place: Place, m
     assert heard == {1: "fine", 2: "uncertain", 3: "uncertain"}
 
 
+def test_what_a_failed_sync_dropped_is_written_again_whoever_reads(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes the dropped pages for written: only what is written anew reaches the disk."""
+    db, other, reader = place.open(), place.open(), connect(place.path)
+    write(db, 1)
+    reader.execute("begin; select x from t").fetchall()  # a backup, which may take minutes
+    wal = Path(f"{place.path}-wal")
+    home, held = place.path.read_bytes(), b""
+    written: list[int] = []
+    pwrite = os.pwrite
+
+    def failing_once(fd: int) -> None:
+        nonlocal held
+        held = wal.read_bytes()
+        monkeypatch.setattr(os, "pwrite", noted)
+        monkeypatch.setattr(writer, "sync_data", lambda fd: place.events.append(f"synced {sum(written)} bytes"))
+        failing(fd)
+
+    def noted(fd: int, data: bytes, start: int) -> int:
+        assert start == sum(written)
+        written.append(pwrite(fd, data[:700], start))  # the kernel may take less than it is given
+        return written[-1]
+
+    monkeypatch.setattr(writer, "sync_data", failing_once)
+    monkeypatch.setattr(writer, "_CHUNK", 1000)
+    with pytest.raises(Uncertain):
+        write(db, 2)
+    assert place.events[-1] == f"synced {len(held)} bytes"
+    assert (wal.read_bytes(), place.path.read_bytes()) == (held, home)
+    reader.close()
+    assert rows(other) == [1, 2]
+
+
 def test_a_power_cut_after_a_failed_sync_finds_a_sound_database(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not synced is copied home. What was synced before must not be laid over it, older pages among newer."""
+    """Also where the disk takes nothing any more: what was synced is there, and no page that belongs to later ones."""
     db, other = place.open(), place.open()
     db.write(lambda tx: tx.run("create index i on t (x)").fetchall(), durable=True)
     db.write(lambda tx: tx.many("insert into t values (?)", ((number,) for number in range(3000))), durable=True)
@@ -137,16 +174,37 @@ def test_a_power_cut_after_a_failed_sync_finds_a_sound_database(
     connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     connection.close()
     write(db, 5000)
-    wal, synced = Path(f"{place.path}-wal"), Path(f"{place.path}-wal").read_bytes()
+    synced = Path(f"{place.path}-wal").read_bytes()
     monkeypatch.setattr(writer, "sync_data", failing)
     with pytest.raises(Uncertain):
         db.write(lambda tx: tx.change("delete from t where x = ?", (2999,)), durable=True)
     shutil.copy(place.path, tmp_path / "cut.db")
-    (tmp_path / "cut.db-wal").write_bytes(synced[: wal.stat().st_size])
+    (tmp_path / "cut.db-wal").write_bytes(synced)
     cut = connect(tmp_path / "cut.db")
     assert cut.execute("pragma integrity_check").get == "ok"
-    assert cut.execute("select count(*) from t").get == 3000
+    assert cut.execute("select count(*) from t").get == 3001
     cut.close()
+
+
+def test_a_commit_is_answered_though_a_reader_found_the_database_damaged_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "sync_data", lambda fd: place.events.append("synced"))
+    db = place.open()
+
+    def damaged(connection: Connection) -> None:
+        raise SqliteError("database disk image is malformed")
+
+    def work(tx: Transaction) -> str:
+        add(1, tx)
+        with pytest.raises(StoreFailed):
+            db.read(damaged)
+        return "stored"
+
+    assert db.write(work, durable=True) == "stored"
+    assert place.events == ["rung", "synced"]
+    with pytest.raises(StoreFailed, match="given up"):
+        write(db, 2)
 
 
 class Interrupt(BaseException):
@@ -159,6 +217,7 @@ def test_a_failed_sync_is_not_forgotten_when_a_signal_handler_raises_after_it(
 ) -> None:
     """It raises where Python lets it: when a function begins or one of C has ended."""
     db, left = place.open(), iter(range(point, -1, -1))
+    place.open()  # so that the WAL stays
 
     def handler(frame: FrameType, event: str, argument: object) -> None:
         if event in ("call", "c_return") and "pabal/sql" in frame.f_code.co_filename and next(left, -1) == 0:
@@ -170,6 +229,15 @@ def test_a_failed_sync_is_not_forgotten_when_a_signal_handler_raises_after_it(
         sys.setprofile(handler)
         failing(fd)
 
+    written = 0
+    pwrite = os.pwrite
+
+    def noted(fd: int, data: bytes, start: int) -> int:
+        nonlocal written
+        written += len(data)
+        return pwrite(fd, data, start)
+
+    monkeypatch.setattr(os, "pwrite", noted)
     write(db, 1)
     monkeypatch.setattr(writer, "sync_data", failing_once)
     try:
@@ -179,6 +247,7 @@ def test_a_failed_sync_is_not_forgotten_when_a_signal_handler_raises_after_it(
         sys.setprofile(None)
     with pytest.raises(StoreFailed, match="given up"):
         write(db, 3)
+    assert written >= Path(f"{place.path}-wal").stat().st_size  # what was dropped is on its way again
     write(place.open(), 4)  # nobody waits for what it held
 
 
@@ -205,6 +274,29 @@ def test_a_closed_database_leaves_no_file_open(place: Place) -> None:
     assert _times_open(wal) == 2  # SQLite's own and ours
     db.close()
     assert _times_open(wal) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux, which lists the open files")
+def test_a_database_that_nobody_closed_does_not_keep_a_removed_wal(tmp_path: Path) -> None:
+    db = Database(tmp_path / "x.db", prepare=prepare, committed=lambda rings: None, seen_early=True)
+    write(db, 1)
+    del db
+    gc.collect()
+    assert _times_open(f"{tmp_path}/x.db-wal") + _times_open(f"{tmp_path}/x.db-wal (deleted)") == 0
+
+
+def test_what_runs_at_the_end_of_a_process_can_publish(tmp_path: Path) -> None:
+    script = """
+import atexit, sys
+atexit.register(lambda: queue.publish("at the end"))
+import pabal
+queue = pabal.connect(f"sqlite:{sys.argv[1]}/x.db").queue("jobs")
+queue.publish("before")
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], check=True, capture_output=True, text=True)
+    assert not done.stderr
+    with pabal.connect(f"sqlite:{tmp_path}/x.db") as mq:
+        assert [delivery.body for delivery in mq.queue("jobs").lease(3)] == ["before", "at the end"]
 
 
 def _times_open(path: str) -> int:

@@ -1,6 +1,6 @@
 """A SQLite file that many threads and processes write to: who commits, who queues, when a handle is given up.
 
-- A commit is synced if any caller in it was promised so; a synced commit syncs all that went before it.
+- Who was promised that a commit is on the disk is answered when it is; what is synced syncs all that went before it.
 - After an I/O error or a commit whose outcome is unknown the handle is broken: nothing more is read or written with it.
 - No connection lives through a fork: SQLite's bookkeeping of locks would be wrong in the child.
 """
@@ -39,8 +39,8 @@ class Database:
     """One SQLite file: a writing connection that its callers share by group commit, a reading one beside it.
 
     `prepare` brings the schema up to date, inside a transaction; `committed` hears what each commit made ready.
-    `seen_early`: others see a commit, and may write, while it is still on its way to the disk; only who made it waits.
-    Not for numbers that must never be given twice: those of a commit that a power cut undid are given again.
+    `seen_early`: other handles see a commit, and may write, while it is still on its way to the disk. Not for numbers
+    that must never be given twice: those of a commit that a power cut undid are given again.
     """
 
     def __init__(
@@ -150,48 +150,50 @@ class Database:
     # Committing
 
     def _commit(self, jobs: list[Job]) -> None:
-        rings: dict[str, int] = {}
         with self._writing:
-            writer = self._writer
             try:
-                if writer is None or self._broken:
-                    self.require_usable()
-                    writer = self._open()
-                self._turn.take()
-                try:
-                    rings = writer.commit(jobs)
-                except NoRoom:
-                    rings = self._one_by_one(writer, jobs)
-            except (SqliteError, StoreError) as exc:
-                self._fail(jobs, exc)
-            finally:
-                # Also when a signal handler raised anywhere above: nobody else may wait for what we held.
-                if writer is not None and writer.connection.in_transaction:
-                    writer.roll_back()
-                if self._broken:
-                    self._drop_writer()
-                if not self._turn.give_back():
-                    self._drop_writer()  # the next call opens all anew
-            if rings:
-                self._committed(rings)
-            if self._seen_early:
+                rings = self._write(jobs)
+                if rings:
+                    self._committed(rings)
                 self._flush(jobs)
+            finally:
+                if self._broken or not self._turn.open:
+                    self._drop_writer()  # the next call opens all anew, or is refused
+
+    def _write(self, jobs: list[Job]) -> dict[str, int]:
+        """Commit the jobs in their turn, and return what they made ready."""
+        writer = None
+        try:
+            if self._writer is None or self._broken:
+                self.require_usable()
+            writer = self._writer or self._open()
+            self._turn.take()
+            try:
+                return writer.commit(jobs)
+            except NoRoom:
+                return self._one_by_one(writer, jobs)
+        except (SqliteError, StoreError) as exc:
+            self._fail(jobs, exc)
+            return {}
+        finally:
+            # Also when a signal handler raised anywhere above: nobody else may wait for what we held.
+            if writer is not None and writer.connection.in_transaction:
+                writer.roll_back()
+            self._turn.give_back()
 
     def _flush(self, jobs: list[Job]) -> None:
         """Sync what was committed for those who were promised so; if it fails, they hear that it is uncertain."""
         promised = [job for job in jobs if job.durable and job.error is None]
-        if not promised:
+        if not promised or self._writer is None:
             return
         try:
-            self.require_usable()
-            (self._writer or self._open()).flush()
-        except (OSError, StoreError) as exc:
+            self._writer.flush()
+        except OSError as exc:
             # First of all, and without a call: a signal handler may raise in any.
             self._broken = self._broken or "a commit could not be synced"
             error = Uncertain(f"{self.path} was not synced ({exc}): it may or may not have been written")
             error.__cause__ = exc
             fail(promised, error)
-            self._drop_writer()
 
     def _one_by_one(self, writer: Writer, jobs: list[Job]) -> dict[str, int]:
         """Commit each for itself: whoever can do without new room shall not fail with those who cannot."""
@@ -238,9 +240,9 @@ class Database:
         self._turn.close()
 
     def _drop_writer(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        if self._writer is not None:
+            self._writer.close()  # may be interrupted: it is kept until it has let go of all
+            self._writer = None
 
     def before_fork(self) -> None:
         self._writing.acquire()

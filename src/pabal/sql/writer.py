@@ -1,6 +1,9 @@
-"""The connection that writes: runs the jobs of one commit in one transaction, synced if any of them was promised so."""
+"""The connection that writes: runs the jobs of one commit in one transaction, and brings it to the disk."""
+
+from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -10,7 +13,8 @@ from pabal.errors import Uncertain
 from pabal.sql.connection import Connection, SqliteError, own_fault, roll_back, undone
 from pabal.sql.group import Job
 
-_PATIENCE = 1000  # milliseconds, for those who read: a backup may take minutes, and nobody can write meanwhile
+_PATIENCE = 1000  # milliseconds, for others who write
+_CHUNK = 1 << 20  # bytes of the WAL at a time
 
 
 class Transaction:
@@ -37,16 +41,20 @@ class Transaction:
 class Writer:
     """One writing connection, as `connect` opens it. Used by one thread at a time.
 
-    `seen_early`: others see a commit before it is synced, which is left to `flush`.
+    `seen_early`: others see a commit before it is synced, which is left to `flush`; else SQLite syncs it if any of its
+    jobs was promised so.
     """
 
     def __init__(self, connection: Connection, *, seen_early: bool) -> None:
         self.connection = connection
         self._tx = Transaction(connection)
-        self._seen_early = seen_early
         self._synced: bool | None = True
-        self._lost = False  # a sync failed: what the WAL holds may never reach the disk
         self._wal = os.open(connection.filename_wal, os.O_RDWR | os.O_CLOEXEC) if seen_early else -1
+        self._let_go: weakref.finalize[..., Writer] | None = None
+        if seen_early:
+            self._let_go = weakref.finalize(self, os.close, self._wal)  # once, also where nobody closes this
+            self._let_go.atexit = False  # what runs at the end of a process may publish too
+        self._lost = False  # a sync failed: what the WAL holds may never reach the disk
 
     def commit(self, jobs: list[Job]) -> dict[str, int]:
         """Run the jobs, leave in each what came of it, and return what the commit made ready.
@@ -54,7 +62,7 @@ class Writer:
         An error of one job is its own. One that all share is raised and nothing was written, unless it is Uncertain.
         """
         tx, first, alone = self._tx, jobs[0], len(jobs) == 1
-        synced = not self._seen_early and (first.durable if alone else any(job.durable for job in jobs))
+        synced = self._wal < 0 and (first.durable if alone else any(job.durable for job in jobs))
         if synced is not self._synced:
             self._synced = None  # a signal handler may raise before the answer is noted
             tx.run("pragma synchronous = full" if synced else "pragma synchronous = normal")
@@ -86,6 +94,8 @@ class Writer:
 
     def flush(self) -> None:
         """Bring all that was committed to the disk, or raise OSError: then nothing but `close` may follow."""
+        if self._wal < 0:
+            return
         try:
             sync_data(self._wal)
         except OSError:
@@ -97,28 +107,31 @@ class Writer:
         roll_back(self.connection)
 
     def close(self) -> None:
-        """Let go of all files. Once only: later the number of the WAL may be that of another file."""
-        try:
-            if self._lost:
-                self._empty_wal()
-            with suppress(SqliteError):
-                self.connection.close(True)
-        finally:
-            if self._wal >= 0:
-                os.close(self._wal)
+        """Let go of all files. To be called again if it was interrupted."""
+        if self._lost:
+            with suppress(SqliteError, OSError):
+                self._write_again()
+            self._lost = False
+        with suppress(SqliteError):
+            self.connection.close(True)
+        if self._let_go is not None:
+            with suppress(OSError):
+                self._let_go()
 
-    def _empty_wal(self) -> None:
-        """Copy what could not be synced into the database, and empty the WAL.
+    def _write_again(self) -> None:
+        """Write the WAL over itself and sync it. A failed sync has dropped pages which the kernel takes for written.
 
-        A later commit that stood behind it there would be lost with it in a power cut; and what was synced before it
-        would be laid over the copy, older pages among newer ones.
+        Else they would be a hole on the disk, and a power cut would take all that was committed behind it, by anybody.
         """
         self.connection.set_busy_timeout(_PATIENCE)
-        for _ in range(2):  # SQLite's own handle of the WAL hears of the failure too, once
-            with suppress(SqliteError):
-                self.connection.execute("pragma wal_checkpoint(truncate)").fetchall()
-        with suppress(OSError):
+        try:
+            self.connection.execute("begin immediate")
+            start = 0
+            while data := os.pread(self._wal, _CHUNK, start):
+                start += os.pwrite(self._wal, data, start)
             sync_data(self._wal)
+        finally:
+            self.roll_back()
 
 
 def _run_apart(job: Job, tx: Transaction) -> None:

@@ -2,7 +2,7 @@
 
 Beside `<db>` lie `<db>.lock` (writers queue on it), `<db>.ballast` (room to finish work on a full disk) and
 `<db>.bells/<queue>`, rung after each commit that made something ready, since the WAL itself moves too early. A commit
-is seen by others while it is on its way to the disk; only who was promised that it is there waits for it.
+is seen through other handles while it is on its way to the disk.
 """
 
 from __future__ import annotations
