@@ -53,6 +53,8 @@ _PLANS: list[tuple[str, str, int]] = [
     (moves._PROMOTE, "INTEGER PRIMARY KEY (rowid=?)", 2),
     (moves._EXTEND, "messages_id (queue_id=? AND id=?)", 4),
     (settle._DONE, "messages_id (queue_id=? AND id=?)", 5),
+    (settle._DONE_ALONE, "messages_id (queue_id=? AND id=?)", 5),
+    (settle._ACKS, "messages_id (queue_id=? AND id=?)", 4 + settle._TOGETHER),
     (settle._RETRY, "messages_id (queue_id=? AND id=?)", 7),
     (settle._DEAD, "messages_id (queue_id=? AND id=?)", 5),
     (

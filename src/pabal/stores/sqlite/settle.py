@@ -12,11 +12,14 @@ from pabal.stores.sqlite.inserting import insert
 from pabal.stores.sqlite.moves import Row
 from pabal.stores.sqlite.rows import DEAD, DELAYED, DONE, HELD, READY, text_of
 
+_TOGETHER = 20  # acks of one lease to a statement
 _CURRENT = "where queue_id = ? and id = ? and state = 2 and token = ?"
 _NAMED = f"{_CURRENT} returning seq, grp"
 _DONE_BY = "update messages set state = 4, moment = ?, failure = ?, document = null"
 _DONE = f"{_DONE_BY} {_NAMED}"
-_ACKS = f"{_DONE_BY} {_CURRENT} returning queue_id, id, token, grp"
+_DONE_ALONE = f"{_DONE_BY} {_CURRENT} and grp is null"  # `returning` costs as much as all the rest
+_ACKS = f"""{_DONE_BY}
+where queue_id = ? and state = 2 and token = ? and id in ({", ".join("?" * _TOGETHER)}) returning id, grp"""
 _KEEP = f"update messages set state = 4, moment = ?, failure = ? {_NAMED}"
 _DEAD = f"update messages set state = 5, moment = ?, failure = ? {_NAMED}"
 _RETRY = f"update messages set state = ?, due_at = ?, moment = ?, failure = coalesce(?, failure) {_NAMED}"
@@ -24,6 +27,7 @@ _SPENT = f"insert into spent (name) select document from messages {_CURRENT} and
 _FOUND = "select state, token from messages where queue_id = ? and id = ?"
 _ASIDE = "update messages set state = ?, moment = ?, failure = ? where seq = ? and state = 2 and token = ?"
 _PLAIN = Done()
+_ALONE: list[Row] = [(None, None)]  # what `returning` would say of one without a group, whose place nobody needs
 
 
 class Settling:
@@ -71,19 +75,25 @@ class Settling:
 
     def _ack(self, tx: Transaction, now: float) -> dict[Receipt, bool]:
         """Apply a call of nothing but plain acks, the usual many, in one go; return which were current."""
-        known, settlements = self._known, self._settlements
+        settlements = self._settlements
         if len(settlements) == 1 or self._bodies.apart or any(verdict != _PLAIN for _, verdict in settlements):
             return {}
-        rows = [(now, None, known.get(receipt.queue), receipt.id, receipt.token) for receipt, _ in settlements]
-        names = {row[2]: receipt.queue for row, (receipt, _) in zip(rows, settlements, strict=True)}
+        leases: dict[tuple[str, str], list[str]] = {}
+        for receipt, _ in settlements:
+            leases.setdefault((receipt.queue, receipt.token), []).append(receipt.id)
         acked: dict[Receipt, bool] = {}
-        groups = set[tuple[int, str]]()
-        for number, id, token, group in tx.many(_ACKS, rows).fetchall():
-            acked[Receipt(names[number], id, token)] = True
-            if group is not None:
-                groups.add((number, group))
-        for number, group in groups:
-            release(tx, number, names[number], [group])
+        for (queue, token), ids in leases.items():
+            number = self._known.get(queue)
+            if number is None:
+                continue
+            groups = set[str | None]()
+            for start in range(0, len(ids), _TOGETHER):
+                some = ids[start : start + _TOGETHER]
+                some += some[-1:] * (_TOGETHER - len(some))
+                for id, group in tx.run(_ACKS, (now, None, number, token, *some)).fetchall():
+                    acked[Receipt(queue, id, token)] = True
+                    groups.add(group)
+            release(tx, number, queue, groups)
         return acked
 
     def _apply(self, tx: Transaction, number: int, receipt: Receipt, verdict: Verdict, now: float) -> list[Row]:
@@ -102,6 +112,8 @@ class Settling:
             statement = _DONE
             if self._bodies.apart:  # its file is noted, to be removed when it is no longer needed
                 tx.run(_SPENT, (number, id, token))
+            if tx.change(_DONE_ALONE, (now, failure, number, id, token)):
+                return _ALONE
         changed = tx.run(statement, (now, failure, number, id, token)).fetchall()
         return changed
 
