@@ -25,6 +25,7 @@ from pabal.testing.store_place import (
     in_threads,
     publish,
     retry,
+    soon,
     take,
     take_one,
     waiting,
@@ -180,13 +181,15 @@ class SharingTests(StorePlace):
     def test_parent_and_forked_children_use_one_store_at_once(self, store: Store) -> None:
         self.need_processes()
 
+        def take_and_ack() -> bool:
+            leases = take(store)
+            return bool(leases) and ack(store, leases[0]) is Outcome.APPLIED
+
         def use() -> int:
             for n in range(10):
                 publish(store, n)
                 # Another may take this one, and publish its own only after we looked at what is ready.
-                while not (leases := take(store)):
-                    pass
-                ack(store, leases[0])
+                assert soon(take_and_ack, 60)
             return 1
 
         children = [Child(use) for _ in range(3)]

@@ -211,8 +211,7 @@ def test_the_states_of_a_message_are_shown_one_after_the_other(open_tab: OpenTab
     message = tab.message("look at me")
     expect(message).to_have_attribute("data-state", "sending")
     expect(message.locator(".state")).to_have_text("Sending")
-    while not any("ACCEPTED" in frame for frame in held):
-        tab.page.wait_for_timeout(20)  # else it comes through when no longer held
+    tab.until(lambda: any("ACCEPTED" in frame for frame in held))  # else it comes through when no longer held
     holding.remove("ACCEPTED")
     tab.context.set_offline(True)
     expect(message.locator(".state")).to_have_text("Waiting for the connection")
