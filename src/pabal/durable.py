@@ -8,7 +8,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,12 +41,8 @@ def sync(fd: int) -> None:
         fcntl.fcntl(fd, _sync_file)
 
 
-def sync_data(fd: int) -> None:
-    """Flush what a file holds, without times that nobody reads back."""
-    if _sync_file is None:
-        os.fdatasync(fd)
-    else:
-        sync(fd)
+# Flushes what a file holds, without times that nobody reads back.
+sync_data: Callable[[int], None] = os.fdatasync if _sync_file is None else sync
 
 
 def sync_all(fds: Sequence[int]) -> None:

@@ -1,5 +1,7 @@
 """What a database does with its callers, its errors and its file."""
 
+import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from pabal.errors import StoreClosed, StoreFailed, StoreRefused, Uncertain
+from pabal.sql import turn
 from pabal.sql.connection import Conflict, connect, require_version
 from pabal.sql.room import Room
 from pabal.sql.sqlite import Database
@@ -44,6 +47,23 @@ def test_this_library_is_good_enough() -> None:
 def test_the_file_is_in_wal_mode_and_private(db: Database) -> None:
     assert db.read(lambda connection: connection.execute("pragma journal_mode").get) == "wal"
     assert db.path.stat().st_mode & 0o077 == 0
+
+
+def test_nobody_waits_for_a_lock_that_could_not_be_let_go(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Database(db.path, prepare=prepare, committed=lambda rings: None)
+
+    def refusing(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_UN:
+            raise OSError(errno.EIO, "Input/output error")
+        fcntl.flock(fd, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(turn, "flock", refusing)
+        db.write(add(1), durable=True)
+    other.write(add(2), durable=True)
+    db.write(add(3), durable=True)
+    assert rows(db) == [1, 2, 3]
+    other.close()
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux, which lists the locks")

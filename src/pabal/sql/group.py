@@ -10,21 +10,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from pabal.errors import Uncertain
 
 
-class Job:
+class Job(msgspec.Struct, eq=False):
     """One caller's work on its way through a commit: what to do, and what became of it."""
 
-    __slots__ = ("durable", "error", "essential", "result", "turn", "work")
-
-    def __init__(self, work: Callable[..., Any], durable: bool, essential: bool) -> None:
-        self.work = work
-        self.durable = durable
-        self.essential = essential
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.turn: threading.Lock | None = None  # released when this job leads or is done
+    work: Callable[..., Any]
+    durable: bool
+    essential: bool
+    result: Any = None
+    error: BaseException | None = None
+    turn: threading.Lock | None = None  # released when this job leads or is done
 
 
 class Group:

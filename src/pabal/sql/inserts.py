@@ -18,6 +18,9 @@ class Insert:
 
     def run(self, tx: Transaction, values: list[Any]) -> None:
         """Store the rows whose values stand here one after the other."""
+        if len(values) == self._width:
+            tx.run(self._one, values)
+            return
         start, wide = 0, self._width * _TOGETHER
         while len(values) - start >= wide:
             tx.run(self._many, values[start : (start := start + wide)])

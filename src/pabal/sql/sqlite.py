@@ -118,9 +118,6 @@ class Database:
                         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                     sync_dir(self.path.parent)
                     writer = self._connect()
-            if not self._turn.open:
-                writer.close()
-                raise StoreFailed(f"the lock of {self.path} could not be given back: repeat")
             self._writer = writer
             with suppress(OSError):
                 self.room.ballast.restore()
@@ -155,10 +152,13 @@ class Database:
                 rings = self._write(jobs)
                 if rings:
                     self._committed(rings)
-                self._flush(jobs)
+                for job in jobs:
+                    if job.durable and job.error is None:
+                        self._flush(jobs)
+                        break
             finally:
-                if self._broken or not self._turn.open:
-                    self._drop_writer()  # the next call opens all anew, or is refused
+                if self._broken:
+                    self._drop_writer()
 
     def _write(self, jobs: list[Job]) -> dict[str, int]:
         """Commit the jobs in their turn, and return what they made ready."""
@@ -182,18 +182,16 @@ class Database:
             self._turn.give_back()
 
     def _flush(self, jobs: list[Job]) -> None:
-        """Sync what was committed for those who were promised so; if it fails, they hear that it is uncertain."""
-        promised = [job for job in jobs if job.durable and job.error is None]
-        if not promised or self._writer is None:
-            return
+        """Sync what was committed; if it fails, those who were promised so hear that it is uncertain."""
         try:
-            self._writer.flush()
+            if self._writer is not None:
+                self._writer.flush()
         except OSError as exc:
             # First of all, and without a call: a signal handler may raise in any.
             self._broken = self._broken or "a commit could not be synced"
             error = Uncertain(f"{self.path} was not synced ({exc}): it may or may not have been written")
             error.__cause__ = exc
-            fail(promised, error)
+            fail([job for job in jobs if job.durable and job.error is None], error)
 
     def _one_by_one(self, writer: Writer, jobs: list[Job]) -> dict[str, int]:
         """Commit each for itself: whoever can do without new room shall not fail with those who cannot."""

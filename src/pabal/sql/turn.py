@@ -10,7 +10,7 @@ from pabal.errors import StoreFailed
 
 
 class Turn:
-    """This process's place in the queue. It is not open before `prepare` and after the lock could not be let go."""
+    """This process's place in the queue."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,20 +26,19 @@ class Turn:
 
     def take(self) -> None:
         try:
+            if self._fd < 0:
+                self.prepare()
             flock(self._fd, LOCK_EX)
         except OSError as exc:
             raise StoreFailed(f"{exc.strerror} while queueing on {self._path}: repeat") from exc
 
-    def give_back(self) -> bool:
-        """Let the next one in, also where nothing was taken. False if the file is not, or no longer, open."""
-        if self._fd < 0:
-            return False
+    def give_back(self) -> None:
+        """Let the next one in, also where nothing was taken."""
         try:
-            flock(self._fd, LOCK_UN)
+            if self._fd >= 0:
+                flock(self._fd, LOCK_UN)
         except OSError:
             self.close()  # nobody else must wait for it: closing gives it up
-            return False
-        return True
 
     @contextmanager
     def held(self) -> Iterator[None]:
