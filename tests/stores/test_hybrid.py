@@ -135,8 +135,8 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
     usual = os.open
 
     def fail(bad: Path, number: int) -> None:
-        def open_all_but_one(path: Path, flags: int, *more: int) -> int:
-            if path == bad:
+        def open_all_but_one(path: str, flags: int, *more: int) -> int:
+            if os.fspath(path) == os.fspath(bad):
                 raise OSError(number, os.strerror(number), bad)
             return usual(path, flags, *more)
 

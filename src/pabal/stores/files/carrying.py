@@ -45,7 +45,7 @@ class Carried(Parcel):
         super().__init__(root, draft, root.codec.encode(message, queue=queue), root.clock.now())
         self.state = entry.state
         self.tag = dedup.CARRIED + self.tag[1:]
-        self.path = f"{self.spool.tmp}/{self.tag}~{self.name(root, 0)}"
+        self.path = f"{self.spool.tmp}/{self.tag}~{self.final}"
 
     def name(self, root: Root, stamp: int) -> str:
         entry, message = self.entry, self.draft.message

@@ -81,7 +81,7 @@ def _write(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Pa
 
 def _fill(root: Root, folder: str, queue: str, move: Move, parcels: Sequence[Parcel]) -> None:
     for number, parcel in enumerate(parcels):
-        parcel.path = f"{folder}/{number}~{parcel.name(root, 0)}"
+        parcel.path = f"{folder}/{number}~{parcel.final}"
     stage(parcels)
     if move.draft:
         os.rename(move.draft, f"{folder}/{_WHY}")

@@ -97,7 +97,7 @@ def _case(root: Root, spool: Spool, settlement: Settlement, parcels: Sequence[Pa
     fresh = [parcel for parcel in parcels if made_here(root, parcel) is None]
     folder = follow_ups.folder_of(root, settlement.receipt)
     for number, parcel in enumerate(fresh):
-        parcel.path = f"{folder}/{number}~{parcel.name(root, 0)}"
+        parcel.path = f"{folder}/{number}~{parcel.final}"
     return _Case(settlement, move, folder, follow_ups.plan_of(spool.name, move, fresh), fresh)
 
 

@@ -29,6 +29,7 @@ class Parcel:
         "data",
         "draft",
         "due",
+        "final",
         "first",
         "id",
         "now",
@@ -54,7 +55,8 @@ class Parcel:
         self.stem = "" if root.names.native else plain_stem(root.layout.stem(draft.message))
         self.order = None if root.names.native else order_of(root, draft.message)
         self.tag = dedup.new_tag()
-        self.path = f"{self.spool.tmp}/{self.tag}~{self.name(root, 0)}"
+        self.final = self.name(root, 0)  # unless it gets a place in the order of its group
+        self.path = f"{self.spool.tmp}/{self.tag}~{self.final}"
 
     @property
     def as_first(self) -> First:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 
 from pabal.errors import QueueFull, StoreClosed, Uncertain
 from pabal.ids import is_ours
@@ -36,10 +36,12 @@ def send(root: Root, parcels: Sequence[Parcel]) -> list[Published]:
     parcels = list(parcels)
     _look_for_first(root, parcels)
     fresh = [parcel for parcel in parcels if parcel.first is None]
-    _check_room(root, fresh)
+    limited = any(parcel.draft.terms.max_waiting for parcel in fresh)
+    if limited:
+        _check_room(root, fresh)
     stage(fresh)
     try:
-        with _room_kept(root, parcels):
+        with _room_kept(root, parcels) if limited else nullcontext():
             _claim(root, fresh)
             _sure(root, parcels, _reveal)
     except StoreClosed as exc:  # by another thread, in the middle
@@ -105,18 +107,17 @@ def _check_room(root: Root, parcels: list[Parcel]) -> None:
 
 
 def _room_kept(root: Root, parcels: list[Parcel]) -> ExitStack:
-    """Where a queue has a limit, hold the locks from the last count until the messages can be seen."""
+    """Hold the locks from the last count until the messages can be seen."""
     fresh = [parcel for parcel in parcels if parcel.first is None]
     with ExitStack() as locks:
-        if any(parcel.draft.terms.max_waiting for parcel in fresh):
-            # All of them, in one order: whoever holds two at once does so here.
-            for spool in sorted({parcel.spool for parcel in parcels}, key=lambda spool: spool.name):
-                locks.enter_context(spool)
-            try:
-                _check_room(root, fresh)
-            except BaseException:
-                discard(parcel.path for parcel in fresh)
-                raise
+        # All of them, in one order: whoever holds two at once does so here.
+        for spool in sorted({parcel.spool for parcel in parcels}, key=lambda spool: spool.name):
+            locks.enter_context(spool)
+        try:
+            _check_room(root, fresh)
+        except BaseException:
+            discard(parcel.path for parcel in fresh)
+            raise
         return locks.pop_all()
 
 
@@ -141,22 +142,27 @@ def _claim(root: Root, parcels: list[Parcel]) -> None:
     discard(parcel.path for parcel in keyed if parcel.first is not None)
 
 
+def _by_queue(parcels: list[Parcel]) -> dict[Spool, list[Parcel]]:
+    found: dict[Spool, list[Parcel]] = {}
+    for parcel in parcels:
+        found.setdefault(parcel.spool, []).append(parcel)
+    return found
+
+
 def _reveal(root: Root, parcels: list[Parcel]) -> None:
-    for spool in dict.fromkeys(parcel.spool for parcel in parcels):
-        some = [parcel for parcel in parcels if parcel.spool is spool]
+    for spool, some in _by_queue(parcels).items():
         if any(parcel.records for parcel in some):
             spool.sync([spool.dedup])
-        others = {parcel.first.tag for parcel in some if parcel.first} - {
-            parcel.tag for parcel in some if not parcel.first
-        }
-        if others:
-            rescue(root, spool, others)
-        _move(root, spool, [parcel for parcel in some if parcel.first is None])
+        fresh = [parcel for parcel in some if parcel.first is None]
+        if len(fresh) < len(some):
+            others = {parcel.first.tag for parcel in some if parcel.first} - {parcel.tag for parcel in fresh}
+            if others:
+                rescue(root, spool, others)
+        _move(root, spool, fresh)
 
 
 def _flush(root: Root, parcels: list[Parcel]) -> None:
-    for spool in dict.fromkeys(parcel.spool for parcel in parcels):
-        some = [parcel for parcel in parcels if parcel.spool is spool]
+    for spool, some in _by_queue(parcels).items():
         # Of a duplicate too: that the first is there must be as sure as if it were ours.
         spool.sync(spool.waiting if any(p.first for p in some) else [spool.dirs[p.state] for p in some])
 
@@ -173,7 +179,7 @@ def _move(root: Root, spool: Spool, parcels: list[Parcel]) -> None:
 
 
 def _move_one(root: Root, parcel: Parcel, stamp: int) -> None:
-    target = f"{parcel.spool.dirs[parcel.state]}/{parcel.name(root, stamp)}"
+    target = f"{parcel.spool.dirs[parcel.state]}/{parcel.name(root, stamp) if stamp else parcel.final}"
     try:
         if root.names.native:
             os.rename(parcel.path, target)
