@@ -15,7 +15,7 @@ import pytest
 import pabal
 from pabal import DeadLetterPolicy, Delivery, LeaseLost, Policy, Queue, RetryPolicy, State
 from pabal.connect import Connection
-from pabal.errors import InvalidInput, InvalidPolicy, QueueFull, TooLarge, ValidationFailed
+from pabal.errors import InvalidInput, InvalidPolicy, InvalidReceipt, QueueFull, TooLarge, ValidationFailed
 from pabal.jsontext import Json
 from pabal.testing import ManualClock
 
@@ -313,12 +313,23 @@ def test_settling_by_receipt_alone(jobs: Queue) -> None:
 
 
 def test_ack_many_names_what_was_lost_and_settles_the_rest(jobs: Queue) -> None:
-    jobs.publish_many(["a", "b", "c"])
-    deliveries = jobs.lease(3)
-    deliveries[1].nack(delay=50)
-    with pytest.raises(LeaseLost, match=deliveries[1].message.id):
+    jobs.publish_many(range(50))
+    deliveries = jobs.lease(50)
+    for delivery in deliveries[::5]:
+        delivery.nack(delay=50)
+    with pytest.raises(LeaseLost, match=deliveries[0].message.id) as lost:
         jobs.ack_many(deliveries)
-    assert jobs.counts()[State.DONE] == 2
+    assert lost.value.receipts == tuple(str(delivery.receipt) for delivery in deliveries[::5])
+    assert jobs.counts()[State.DONE] == 40
+
+
+def test_ack_many_refuses_what_is_of_another_queue(jobs: Queue, mq: Connection) -> None:
+    jobs.publish("ours")
+    mq.queue("others").publish("theirs")  # it has a policy of its own, which says how its acks are kept
+    deliveries = [one(jobs), one(mq.queue("others"))]
+    with pytest.raises(InvalidReceipt, match="others"):
+        jobs.ack_many(deliveries)
+    assert jobs.counts()[State.INFLIGHT] == 1
 
 
 def test_a_paused_queue_gives_nothing_and_takes_everything(jobs: Queue, mq: Connection, clock: ManualClock) -> None:

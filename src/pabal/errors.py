@@ -285,7 +285,11 @@ class WakeFailed(PabalError):
 
 
 class LeaseLost(PabalError):
-    """The receipt is no longer the current one; nothing was changed."""
+    """The receipt is no longer the current one; nothing was changed. `receipts` are all those concerned, as text."""
+
+    def __init__(self, reason: str, receipts: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.receipts = receipts
 
 
 class WatchFailed(PabalError):

@@ -152,7 +152,7 @@ class Queue(Local):
 
     def ack_many(self, deliveries: Sequence[Delivery]) -> None:
         """Settle many as done in one commit. Raise LeaseLost naming those that were not ours; the others are done."""
-        self._settling.ack_many([delivery.receipt for delivery in deliveries])
+        self._settling.ack_many([self._own(delivery.receipt) for delivery in deliveries])
 
     def done(self, then: Sequence[Draft] = ()) -> Done:
         """Return the verdict of an ack, for who settles through the store."""

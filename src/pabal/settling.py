@@ -141,10 +141,9 @@ class Settling:
 
 def lost_leases(receipts: Sequence[Receipt]) -> LeaseLost:
     """Return the error that names what is no longer held."""
-    names = ", ".join(str(receipt) for receipt in receipts[:5])
-    return LeaseLost(
-        f"no longer held: {names}{' and more' if len(receipts) > 5 else ''}; it was settled or leased again"
-    )
+    names = tuple(str(receipt) for receipt in receipts)
+    some = f"{', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
+    return LeaseLost(f"no longer held: {some}; it was settled or leased again", names)
 
 
 def _tell_failure(receipt: Receipt, verdict: Verdict) -> None:

@@ -1,7 +1,11 @@
 """A table of numbers, and callers that share a commit."""
 
+import gc
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from pabal.sql.connection import Connection
 from pabal.sql.sqlite import Database
@@ -14,6 +18,18 @@ def prepare(connection: Connection) -> None:
 
 def rows(db: Database) -> list[int]:
     return db.read(lambda connection: [row[0] for row in connection.execute("select x from t order by x")])
+
+
+@contextmanager
+def profiled(handler: Callable[[FrameType, str, object], None]) -> Iterator[None]:
+    """Let the handler see what begins and ends in this thread, but not what the collector does in passing."""
+    gc.disable()
+    sys.setprofile(handler)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        gc.enable()
 
 
 def run_together(db: Database, calls: list[Callable[[], None]]) -> None:

@@ -1,10 +1,16 @@
 """Callers that come at once share a commit, and none of them waits for ever."""
 
+import sys
 import threading
+from contextlib import suppress
+from types import FrameType
 
 import pytest
 
+from pabal.sql import group as group_module
 from pabal.sql.group import Group, Job
+
+group_file = group_module.__file__
 
 
 class Commits:
@@ -103,6 +109,43 @@ def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
     follower.join(10)
     assert interrupted and answers == [2]
     assert group.run(job(lambda: 3)) == 3
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("point", range(8))
+def test_a_leader_interrupted_while_it_hands_over_leaves_nobody_waiting(point: int) -> None:
+    """It raises where Python lets it: when a function begins or one of C has ended."""
+    commits = Commits()
+    group = Group(commits)
+    left = iter(range(point, -1, -1))
+
+    def handler(frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename == group_file and next(left, -1) == 0:
+            sys.setprofile(None)
+            raise Interrupt
+
+    def lead() -> None:
+        with suppress(Interrupt):
+            group.run(job(lambda: sys.setprofile(handler)))
+        sys.setprofile(None)
+
+    threads = [threading.Thread(target=lead)]
+    threads[0].start()
+    assert commits.begun.wait(10)
+    answers: list[int] = []
+    for _ in range(3):
+        threads.append(threading.Thread(target=lambda: answers.append(group.run(job(lambda: 1)))))
+        threads[-1].start()
+    while len(group._waiting) < 3:
+        threading.Event().wait(0.001)
+    commits.go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(answers) == 3
+    assert group.run(job(lambda: 4)) == 4
 
 
 @pytest.mark.parametrize("threads", [2, 16])

@@ -3,21 +3,22 @@
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from pabal.errors import StoreClosed, StoreFailed, StoreRefused, Uncertain
-from pabal.sql import turn
 from pabal.sql.connection import Conflict, connect, require_version
 from pabal.sql.room import Room
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
-from tests.sql.numbers import prepare, rows, run_together
+from tests.sql.numbers import prepare, profiled, rows, run_together
 
 
 @pytest.fixture
@@ -49,16 +50,57 @@ def test_the_file_is_in_wal_mode_and_private(db: Database) -> None:
     assert db.path.stat().st_mode & 0o077 == 0
 
 
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+def test_nobody_waits_for_one_who_was_interrupted(db: Database) -> None:
+    """It raises where Python lets it: when a function begins or one of C has ended."""
+    lock = os.open(f"{db.path}.lock", os.O_RDWR)
+    seen = 0
+
+    def handler(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal seen
+        if event in ("call", "c_return") and "pabal/sql" in frame.f_code.co_filename:
+            seen += 1
+            if seen == point:
+                sys.setprofile(None)
+                raise Interrupt
+
+    point = 0
+    while seen >= point:
+        point, seen = point + 1, 0
+        with suppress(Interrupt), profiled(handler):
+            db.write(add(point), durable=True)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    assert point > 10
+    os.close(lock)
+    db.write(add(0), durable=True)
+
+
+def test_a_close_that_was_interrupted_is_made_good_by_another(db: Database) -> None:
+    db.write(add(1), durable=True)
+
+    def handler(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_drop_writer":
+            sys.setprofile(None)
+            raise Interrupt
+
+    with pytest.raises(Interrupt), profiled(handler):
+        db.close()
+    db.close()
+    assert not Path(f"{db.path}-wal").exists()
+
+
 def test_nobody_waits_for_a_lock_that_could_not_be_let_go(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Database(db.path, prepare=prepare, committed=lambda rings: None)
 
-    def refusing(fd: int, how: int) -> None:
-        if how == fcntl.LOCK_UN:
-            raise OSError(errno.EIO, "Input/output error")
-        fcntl.flock(fd, how)
+    def refusing() -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(turn, "flock", refusing)
+        patch.setattr(db._turn, "unlock", refusing)
         db.write(add(1), durable=True)
     other.write(add(2), durable=True)
     db.write(add(3), durable=True)

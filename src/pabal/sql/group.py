@@ -10,20 +10,21 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from pabal.errors import Uncertain
 
 
-class Job(msgspec.Struct, eq=False):
+class Job:
     """One caller's work on its way through a commit: what to do, and what became of it."""
 
-    work: Callable[..., Any]
-    durable: bool
-    essential: bool
-    result: Any = None
-    error: BaseException | None = None
-    turn: threading.Lock | None = None  # released when this job leads or is done
+    __slots__ = ("durable", "error", "essential", "result", "turn", "work")
+
+    def __init__(self, work: Callable[..., Any], durable: bool, essential: bool) -> None:
+        self.work = work
+        self.durable = durable
+        self.essential = essential
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.turn: threading.Lock | None = None  # released when this job leads or is done
 
 
 class Group:
@@ -85,9 +86,12 @@ class Group:
             if other is not job:
                 _wake(other)
         self._batch, self._waiting = self._waiting, []
-        self._leader = self._batch[0] if self._batch else None
-        if self._leader is not None:
-            _wake(self._leader)
+        self._leader = leader = self._batch[0] if self._batch else None
+        if leader is not None:
+            # As _wake does, and without a call of it: a signal handler that raised there would leave them all asleep.
+            turn, leader.turn = leader.turn, None
+            if turn is not None:
+                turn.release()
 
 
 def fail(jobs: list[Job], error: BaseException) -> None:

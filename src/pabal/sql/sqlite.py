@@ -90,9 +90,8 @@ class Database:
             raise StoreFailed(f"this handle of {self.path} was given up after an error ({self._broken}): reopen it")
 
     def close(self) -> None:
+        """Let go of all files. To be called again if it was interrupted."""
         with self._writing, self._reading:
-            if self._closed:
-                return
             self._closed = True
             self._disconnect()
 
@@ -177,9 +176,14 @@ class Database:
             return {}
         finally:
             # Also when a signal handler raised anywhere above: nobody else may wait for what we held.
-            if writer is not None and writer.connection.in_transaction:
-                writer.roll_back()
-            self._turn.give_back()
+            try:
+                if writer is not None and writer.connection.in_transaction:
+                    writer.roll_back()
+            finally:
+                try:
+                    self._turn.unlock()
+                except OSError:
+                    self._turn.close()
 
     def _flush(self, jobs: list[Job]) -> None:
         """Sync what was committed; if it fails, those who were promised so hear that it is uncertain."""

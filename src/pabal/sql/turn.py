@@ -1,20 +1,26 @@
 """The file `<db>.lock`: writers of all processes queue on its flock; SQLite's own busy handler lets some starve."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_UN, flock
+from functools import partial
 from pathlib import Path
 
 from pabal.errors import StoreFailed
 
 
 class Turn:
-    """This process's place in the queue."""
+    """This process's place in the queue. `unlock` lets the next one in, also where nothing was taken.
+
+    A signal handler may raise wherever a function of Python begins, and then nobody would ever be let in: `unlock` is
+    one of C.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
+        self.unlock: Callable[[], object] = bool
 
     @property
     def open(self) -> bool:
@@ -23,6 +29,7 @@ class Turn:
     def prepare(self) -> None:
         """Open the file, made if need be."""
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.unlock = partial(flock, self._fd, LOCK_UN)
 
     def take(self) -> None:
         try:
@@ -32,24 +39,22 @@ class Turn:
         except OSError as exc:
             raise StoreFailed(f"{exc.strerror} while queueing on {self._path}: repeat") from exc
 
-    def give_back(self) -> None:
-        """Let the next one in, also where nothing was taken."""
-        try:
-            if self._fd >= 0:
-                flock(self._fd, LOCK_UN)
-        except OSError:
-            self.close()  # nobody else must wait for it: closing gives it up
-
     @contextmanager
     def held(self) -> Iterator[None]:
         self.take()
         try:
             yield
         finally:
-            self.give_back()
+            try:
+                self.unlock()
+            except OSError:
+                self.close()
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
+        """Let go of the file, and so of the lock."""
+        fd, self._fd, self.unlock = self._fd, -1, bool
         if fd >= 0:
             with suppress(OSError):
                 os.close(fd)
+
+    __del__ = close

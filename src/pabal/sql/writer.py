@@ -1,9 +1,6 @@
 """The connection that writes: runs the jobs of one commit in one transaction, and brings it to the disk."""
 
-from __future__ import annotations
-
 import os
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -49,12 +46,10 @@ class Writer:
         self.connection = connection
         self._tx = Transaction(connection)
         self._synced: bool | None = True
-        self._wal = os.open(connection.filename_wal, os.O_RDWR | os.O_CLOEXEC) if seen_early else -1
-        self._let_go: weakref.finalize[..., Writer] | None = None
-        if seen_early:
-            self._let_go = weakref.finalize(self, os.close, self._wal)  # once, also where nobody closes this
-            self._let_go.atexit = False  # what runs at the end of a process may publish too
         self._lost = False  # a sync failed: what the WAL holds may never reach the disk
+        self._wal = -1
+        if seen_early:
+            self._wal = os.open(connection.filename_wal, os.O_RDWR | os.O_CLOEXEC)
 
     def commit(self, jobs: list[Job]) -> dict[str, int]:
         """Run the jobs, leave in each what came of it, and return what the commit made ready.
@@ -114,9 +109,12 @@ class Writer:
             self._lost = False
         with suppress(SqliteError):
             self.connection.close(True)
-        if self._let_go is not None:
+        wal, self._wal = self._wal, -1
+        if wal >= 0:
             with suppress(OSError):
-                self._let_go()
+                os.close(wal)
+
+    __del__ = close
 
     def _write_again(self) -> None:
         """Write the WAL over itself and sync it. A failed sync has dropped pages which the kernel takes for written.

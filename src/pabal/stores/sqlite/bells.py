@@ -16,8 +16,8 @@ _OPEN = 64  # bells kept open: one may see more queues than a process may have f
 
 class Bells:
     def __init__(self, folder: Path) -> None:
-        self._folder = os.fspath(folder)
         self._open: dict[str, int] = {}
+        self._folder = os.fspath(folder)
         with translated(f"making {folder}"):
             make_dirs(folder)
 
@@ -43,6 +43,8 @@ class Bells:
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
+
+    __del__ = close
 
     def _ring_new(self, queue: str) -> None:
         fd = self._hang(queue)

@@ -64,7 +64,11 @@ class SqliteStore:
         path = Path(os.path.abspath(path))
         require_local(path.parent)
         self._db = Database(path, prepare=self._prepare, committed=self._ring, busy=busy, seen_early=True)
-        self._bells = Bells(path.with_name(f"{path.name}.bells"))
+        try:
+            self._bells = Bells(path.with_name(f"{path.name}.bells"))
+        except BaseException:
+            self._db.close()
+            raise
         self._queues = Queues(self._db)
         self._encoding = Encoding(self._db.room, self._codec, self._bodies)
         self._tending = Tending(self._db, self._queues, self._clock, self._bodies)
