@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pabal.errors import StoreFailed
 
+_nothing = bool  # a function of C that does nothing
+
 
 class Turn:
     """This process's place in the queue. `unlock` lets the next one in, also where nothing was taken.
@@ -20,7 +22,7 @@ class Turn:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
-        self.unlock: Callable[[], object] = bool
+        self.unlock: Callable[[], object] = _nothing
 
     @property
     def open(self) -> bool:
@@ -28,8 +30,9 @@ class Turn:
 
     def prepare(self) -> None:
         """Open the file, made if need be."""
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.unlock = partial(flock, self._fd, LOCK_UN)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.unlock = partial(flock, fd, LOCK_UN)  # first: nothing is taken that cannot be let go
+        self._fd = fd
 
     def take(self) -> None:
         try:
@@ -52,7 +55,7 @@ class Turn:
 
     def close(self) -> None:
         """Let go of the file, and so of the lock."""
-        fd, self._fd, self.unlock = self._fd, -1, bool
+        fd, self._fd, self.unlock = self._fd, -1, _nothing
         if fd >= 0:
             with suppress(OSError):
                 os.close(fd)
