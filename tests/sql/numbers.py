@@ -1,4 +1,4 @@
-"""A table of numbers, and callers that share a commit."""
+"""A table of numbers, callers that share a commit, and signal handlers that raise."""
 
 import gc
 import sys
@@ -18,6 +18,10 @@ def prepare(connection: Connection) -> None:
 
 def rows(db: Database) -> list[int]:
     return db.read(lambda connection: [row[0] for row in connection.execute("select x from t order by x")])
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from pabal.sql import group as group_module
 from pabal.sql.group import Group, Job
+from tests.sql.numbers import Interrupt
 
 group_file = group_module.__file__
 
@@ -31,6 +32,14 @@ class Commits:
                 job.result = job.work()
             except ValueError as exc:
                 job.error = exc
+
+    def end(self, group: Group, threads: list[threading.Thread]) -> None:
+        """Let the first one go on when all other threads wait behind it, and see them all off."""
+        while len(group._waiting) < len(threads) - 1:
+            threading.Event().wait(0.001)
+        self.go_on.set()
+        for thread in threads:
+            thread.join(10)
 
 
 def job(work: object) -> Job:
@@ -67,11 +76,7 @@ def test_those_who_come_meanwhile_share_one_commit_and_one_failure_fails_one() -
     for number in range(1, 8):
         threads.append(threading.Thread(target=call, args=(number,)))
         threads[-1].start()
-    while len(group._waiting) < 7:
-        threading.Event().wait(0.001)
-    commits.go_on.set()
-    for thread in threads:
-        thread.join(10)
+    commits.end(group, threads)
     assert commits.sizes == [1, 7]
     assert answers == {0: 0, 1: 10, 2: 20, 3: "three", 4: 40, 5: 50, 6: 60, 7: 70}
 
@@ -111,10 +116,6 @@ def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
     assert group.run(job(lambda: 3)) == 3
 
 
-class Interrupt(BaseException):
-    """What a signal handler raises."""
-
-
 @pytest.mark.parametrize("point", range(8))
 def test_a_leader_interrupted_while_it_hands_over_leaves_nobody_waiting(point: int) -> None:
     """It raises where Python lets it: when a function begins or one of C has ended."""
@@ -139,11 +140,7 @@ def test_a_leader_interrupted_while_it_hands_over_leaves_nobody_waiting(point: i
     for _ in range(3):
         threads.append(threading.Thread(target=lambda: answers.append(group.run(job(lambda: 1)))))
         threads[-1].start()
-    while len(group._waiting) < 3:
-        threading.Event().wait(0.001)
-    commits.go_on.set()
-    for thread in threads:
-        thread.join(10)
+    commits.end(group, threads)
     assert len(answers) == 3
     assert group.run(job(lambda: 4)) == 4
 

@@ -23,7 +23,7 @@ from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 from pabal.stores.sqlite import SqliteStore
 from pabal.testing.store_place import publish
-from tests.sql.numbers import prepare, rows, run_together
+from tests.sql.numbers import Interrupt, prepare, rows, run_together
 
 
 def add(number: int, tx: Transaction) -> None:
@@ -208,10 +208,6 @@ def test_a_commit_is_answered_though_a_reader_found_the_database_damaged_meanwhi
     assert place.events == ["rung", "synced"]
     with pytest.raises(StoreFailed, match="given up"):
         write(db, 2)
-
-
-class Interrupt(BaseException):
-    """What a signal handler raises."""
 
 
 @pytest.mark.parametrize("point", range(20))

@@ -18,7 +18,7 @@ from pabal.sql.connection import Conflict, connect, require_version
 from pabal.sql.room import Room
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
-from tests.sql.numbers import prepare, profiled, rows, run_together
+from tests.sql.numbers import Interrupt, prepare, profiled, rows, run_together
 
 
 @pytest.fixture
@@ -48,10 +48,6 @@ def test_this_library_is_good_enough() -> None:
 def test_the_file_is_in_wal_mode_and_private(db: Database) -> None:
     assert db.read(lambda connection: connection.execute("pragma journal_mode").get) == "wal"
     assert db.path.stat().st_mode & 0o077 == 0
-
-
-class Interrupt(BaseException):
-    """What a signal handler raises."""
 
 
 def test_nobody_waits_for_one_who_was_interrupted(db: Database) -> None:
