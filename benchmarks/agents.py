@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from footprint import Latency, percentiles
-from pabal.ignite import mail
-from pabal.ignite.workspace import Workspace
+from pabal.apps.ignite import mail
+from pabal.apps.ignite.workspace import Workspace
 from pabal.store import Draft
 from scale import Scale
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from chat_clients import Arrivals, Client, Crowd
 from contest import Ratio
 from footprint import Latency, percentiles
-from pabal.chat.gateway.tokens import Tokens, read_secret
-from pabal.chat.ledger import open_ledger
+from pabal.apps.chat.gateway.auth import Tokens, read_secret
+from pabal.apps.chat.ledger import open_ledger
 from pabal.clock import SystemClock
 from scale import Scale
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from crowd import Crowd
 from kinds import open_client, open_subject
+from ours import Ours
 from scale import Scale
 from subject import BATCH, Subject
 
@@ -34,10 +35,22 @@ class Work(Enum):
     PUBLISH_THREADS = f"{THREADS} threads publishing one by one"
     TAKE = "lease + ack one at a time"
     TAKE_MANY = f"lease + ack {BATCH} per call"
+    CONSUME = "consume one at a time"
+    PREFETCH = "consume(prefetch=32)"
+    WORKER_1 = "worker(concurrency=1)"
+    WORKER_8 = "worker(concurrency=8)"
+    WORKER_32 = "worker(concurrency=32)"
 
 
-_TAKING = (Work.TAKE, Work.TAKE_MANY)
-_PER_CALL = {Work.PUBLISH_MANY: BATCH, Work.TAKE_MANY: BATCH, Work.PUBLISH_THOUSAND: THOUSAND}
+RUN = 500  # messages of one call of these; a stage has them ready before
+_RUNS = (Work.CONSUME, Work.PREFETCH, Work.WORKER_1, Work.WORKER_8, Work.WORKER_32)
+_TAKING = (Work.TAKE, Work.TAKE_MANY, *_RUNS)
+_PER_CALL = {
+    Work.PUBLISH_MANY: BATCH,
+    Work.TAKE_MANY: BATCH,
+    Work.PUBLISH_THOUSAND: THOUSAND,
+    **dict.fromkeys(_RUNS, RUN),
+}
 
 
 class Contender(NamedTuple):
@@ -139,6 +152,14 @@ def _call(subject: Subject, work: Work) -> Callable[[], None]:
         Work.TAKE: subject.take,
         Work.TAKE_MANY: partial(subject.take_many, BATCH),
     }
+    if isinstance(subject, Ours):
+        calls |= {
+            Work.CONSUME: partial(subject.consume, RUN, 1),
+            Work.PREFETCH: partial(subject.consume, RUN, 32),
+            Work.WORKER_1: partial(subject.work, RUN, 1),
+            Work.WORKER_8: partial(subject.work, RUN, 8),
+            Work.WORKER_32: partial(subject.work, RUN, 32),
+        }
     return calls[work]
 
 

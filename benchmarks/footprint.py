@@ -32,16 +32,18 @@ class Latency(NamedTuple):
 
 def memory_growth(kind: str, filled: Path, empty: Path) -> float:
     """Return how many MB more a process uses on the filled place than on an empty one."""
-    return (_in_child(_memory, kind, filled) - _in_child(_memory, kind, empty)) / 1e6
+    return (in_child(_memory, kind, filled) - in_child(_memory, kind, empty)) / 1e6
 
 
 def idle_cpu(kind: str, place: Path, scale: Scale) -> float:
     """Return the CPU milliseconds per second of a consumer that sleeps on an empty queue."""
-    return _in_child(_idle, kind, place, scale.idle_seconds) * 1000
+    return in_child(_idle, kind, place, scale.idle_seconds) * 1000
 
 
-def latency(kind: str, place: Path, scale: Scale, chance: random.Random) -> Latency | str:
-    """Publish at random moments here and see when each arrives in another process."""
+def latency(
+    kind: str, place: Path, scale: Scale, chance: random.Random, gap: tuple[float, float] = GAP
+) -> Latency | str:
+    """Publish at random moments here, so many seconds apart, and see when each arrives in another process."""
     server = open_server(kind, place)
     here, there = _SPAWN.Pipe()
     child = _SPAWN.Process(target=_receive, args=(kind, place, there), daemon=True)
@@ -52,7 +54,7 @@ def latency(kind: str, place: Path, scale: Scale, chance: random.Random) -> Late
         time.sleep(0.2)  # and asleep
         for _ in range(scale.samples):
             server.send(f"{time.monotonic_ns():020}{BODY[20:]}")
-            time.sleep(chance.uniform(*GAP))
+            time.sleep(chance.uniform(*gap))
         server.send(_STOP)
         if not here.poll(scale.latency_seconds):
             child.terminate()
@@ -96,7 +98,7 @@ def percentiles(nanoseconds: Sequence[int]) -> Latency:
     return Latency(p50, p99)
 
 
-def _in_child(measure: Callable[..., None], *args: object) -> float:
+def in_child(measure: Callable[..., None], *args: object) -> float:
     here, there = _SPAWN.Pipe()
     child = _SPAWN.Process(target=measure, args=(*args, there), daemon=True)
     child.start()

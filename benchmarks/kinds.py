@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from managed import Client, Managed
-from ours import Ours
+from ours import Leasing, Ours
 from peers import HUEY_DELAY, HUEY_MAX_DELAY, LITEQUEUE_POLL, Huey, LiteQueue, PersistQueue
 from postgres import OursOnPostgres, RawPostgres
 from raw import RawFiles, RawSqlite
+from redis_streams import RedisStreams
 from subject import Server, Subject
 from topics import KafkaTopic, RawKafka, RawLog, SqliteTopic
 
@@ -26,8 +27,13 @@ _RAW: dict[str, Callable[[Path], Subject]] = {
 _QUEUES: dict[str, Callable[[Path], Server]] = {
     "sqlite": partial(Ours, scheme="sqlite"),
     "sqlite durable_acks": partial(Ours, scheme="sqlite", durable_acks=True),
+    "sqlite bytes": partial(Ours, scheme="sqlite", raw=True),
     "files": partial(Ours, scheme="file"),
     "hybrid": partial(Ours, scheme="hybrid"),
+    "hybrid bytes": partial(Ours, scheme="hybrid", raw=True),
+    "sqlite leasing": partial(Leasing, scheme="sqlite"),
+    "files leasing": partial(Leasing, scheme="file"),
+    "hybrid leasing": partial(Leasing, scheme="hybrid"),
     "mailbox": Managed,
     "postgres": OursOnPostgres,
     "litequeue": LiteQueue,
@@ -35,6 +41,7 @@ _QUEUES: dict[str, Callable[[Path], Server]] = {
     "persist-queue": PersistQueue,
     "persist-queue threads": partial(PersistQueue, threads=True),
     "huey": Huey,
+    "redis": RedisStreams,
 }
 STORES = ("sqlite", "files", "hybrid")
 PEERS = ("litequeue", "litequeue FULL", "persist-queue", "huey")

@@ -4,7 +4,8 @@ The bare loop is what a careful user writes by hand: a table with ids, prioritie
 without which no queue finds its next message. Each step is one statement that commits itself:
 
     publish      insert into bare (id, body) values (…) on conflict do nothing
-    lease        update bare set token, until where id in (the first ready, for update skip locked) returning id, body
+    lease        with first as materialized (the first ready, for update skip locked)
+                 update bare set token, until from first where the ids are equal returning id, body
     ack          delete from bare where id and token are those
 
 A hundred per call: `executemany` of the insert in one transaction; one update of the first hundred; one delete by an
@@ -52,9 +53,10 @@ class RawPostgres:
         self._db.execute(_SCHEMA.format(table))
         self._insert = f"insert into {table} (id, body) values (%s, %b) on conflict do nothing"
         self._lease = (
-            f"update {table} set token = %s, until = now() + interval '30 s' where id in"
-            f" (select id from {table} where token is null and due_at <= now() order by priority desc, due_at, id"
-            " limit %s for update skip locked) returning id, body"
+            f"with first as materialized (select id from {table} where token is null and due_at <= now()"
+            " order by priority desc, due_at, id limit %s for update skip locked)"
+            f" update {table} set token = %s, until = now() + interval '30 s' from first where {table}.id = first.id"
+            f" returning {table}.id, body"
         )
         self._ack = f"delete from {table} where id = any(%s) and token = %s"
         self._body = BODY.encode()
@@ -71,7 +73,7 @@ class RawPostgres:
 
     def take_many(self, count: int) -> None:
         token = uuid.uuid4().hex
-        leased = self._db.execute(self._lease, (token, count), prepare=True).fetchall()
+        leased = self._db.execute(self._lease, (count, token), prepare=True).fetchall()
         assert len(leased) == count
         self._db.execute(self._ack, ([id for id, _body in leased], token), prepare=True)
 

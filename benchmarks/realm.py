@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 
 from footprint import Latency, percentiles
-from pabal.kingdom.config import ROLES
-from pabal.kingdom.home import Home
-from pabal.kingdom.king.dispatch import Dispatch
-from pabal.kingdom.king.role import tasks
+from pabal.apps.kingdom.config import ROLES
+from pabal.apps.kingdom.home import Home
+from pabal.apps.kingdom.king.dispatch import Dispatch
+from pabal.apps.kingdom.king.role import tasks
 from pabal.store import State
 from scale import Scale
 

@@ -1,6 +1,6 @@
 """The rows of the table that are ratios: what is compared with what, and what is aimed for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from contest import Contender, Pair, Work
@@ -48,6 +48,18 @@ def sections(scale: Scale) -> list[Section]:
                 _to_raw("sqlite", Work.TAKE_MANY, "raw NORMAL", None),
             ]
         ),
+        Section(
+            [
+                _as_users("sqlite bytes", Work.PUBLISH, 0.80),
+                _as_users("hybrid bytes", Work.PUBLISH, 0.25),
+                *_servers(Work.PUBLISH),
+            ]
+        ),
+        *(
+            Section([_as_users("sqlite bytes", work, aim), *_servers(work)])
+            for work, aim in ((Work.PUBLISH_MANY, 0.6), (Work.TAKE, 4.5), (Work.TAKE_MANY, 0.8))
+        ),
+        Section([_to_consume(work, aim) for work, aim in _WORKERS.items()]),
         *(Section([_postgres(work)]) for work in (Work.PUBLISH, Work.TAKE, Work.PUBLISH_MANY, Work.TAKE_MANY)),
         Section([_together(Work.PUBLISH_THREADS, scale, 3.0)]),
         Section([_together(Work.PUBLISH_PROCESSES, scale, None)]),
@@ -74,6 +86,18 @@ def sections(scale: Scale) -> list[Section]:
 
 
 _ONE_BY_ONE = (Work.PUBLISH, Work.TAKE)
+_WORKERS: dict[Work, float | None] = {
+    Work.PREFETCH: 2.0,
+    Work.WORKER_1: None,
+    Work.WORKER_8: 2.5,
+    Work.WORKER_32: None,
+}
+
+
+_SERVERS = {
+    "raw psycopg": "a bare psycopg loop (SKIP LOCKED)",
+    "redis": "Redis Streams (appendfsync always)",
+}
 
 
 def _to_raw(kind: str, work: Work, raw: str, aim: float | None) -> Row:
@@ -81,6 +105,23 @@ def _to_raw(kind: str, work: Work, raw: str, aim: float | None) -> Row:
     peers = {peer: Pair(Contender(peer, work), base) for peer in PEERS}
     synced = work is Work.PUBLISH or kind == "sqlite durable_acks"
     return Row(f"{kind}: {work.value}, to {raw}", Pair(Contender(kind, work), base), aim, peers, synced)
+
+
+def _as_users(kind: str, work: Work, aim: float) -> Row:
+    """Bodies of bytes; leases and acks to a base that syncs each of them, which the contender does not have to."""
+    return _to_raw(kind, work, "raw FULL", aim)._replace(title=f"as users call it: {kind}, {work.value}, to raw FULL")
+
+
+def _servers(work: Work) -> Iterator[Row]:
+    """What a server on the same machine does with the same durability."""
+    for kind, name in _SERVERS.items():
+        pair = Pair(Contender(kind, work), Contender("raw FULL", work))
+        yield Row(f"as users call it: {name} for comparison, {work.value}, to raw FULL", pair)
+
+
+def _to_consume(work: Work, aim: float | None) -> Row:
+    pair = Pair(Contender("sqlite bytes", work), Contender("sqlite bytes", Work.CONSUME))
+    return Row(f"as users call it: sqlite bytes, {work.value}, to consume one at a time", pair, aim)
 
 
 def _postgres(work: Work) -> Row:

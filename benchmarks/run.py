@@ -16,7 +16,12 @@ from pathlib import Path
 import agents
 import chat
 import footprint
+import growth
 import realm
+import tasks
+import users
+import waiting
+import workers
 from contest import Pair, Ratio, contest
 from kinds import PEERS, STORES
 from machine import facts, file_system
@@ -27,6 +32,16 @@ from topics import kafka_server
 
 MEMORY_AIM, LATENCY_AIM, IDLE_AIM = 10.0, 0.7, 1.0
 LATENCY = "publish to receipt in another process, p50 / p99"
+LEASING = "as users call it: published 5 ms apart, lease(wait) in a loop in another process"
+REDIS = "redis"
+LEASING_AIMS = {"sqlite": (0.8, 4.0), "files": (1.2, None), "hybrid": (None, None)}
+THROUGH = "as users call it: sqlite, published and taken by processes at once"
+FIRST = f"as users call it: files, lease + ack the first {users.FIRST} of a new process"
+FIRST_AIM = 0.5
+WAITING = "as users call it: one message for many that wait"
+ASYNCIO = f"asyncio: sqlite, {tasks.TASKS} tasks that publish one each at a time"
+ASYNCIO_AIM, LATE_AIM = 8.0, 10.0
+WORK = "workers as a command: functions that do nothing"
 IDLE = "CPU of a sleeping consumer"
 ROUND_TRIP = "mailbox: round trip of a publish"
 MANAGER = "mailbox: an idle manager"
@@ -62,13 +77,43 @@ class Run:
                 yield from self._on_kafka(section._replace(rows=rows))
             elif rows:
                 yield from self._ratios(section._replace(rows=rows))
+        yield from self._growths()
         if self._growth:
             title = f"memory at a backlog of {self._scale.large:,} above empty"
             yield from _by_store(title, "MB", self._growth, {"sqlite": MEMORY_AIM})
         if self._only in LATENCY:
             yield from _by_store(LATENCY, "ms", self._latencies(), dict.fromkeys(STORES, LATENCY_AIM))
+        if self._only in LEASING:
+            yield from self._leasing()
+        for consumers in (1, 4):
+            title = f"{THROUGH}, {self._scale.processes} to {consumers}"
+            if self._only in title:
+                _tell(title)
+                rate = users.through("sqlite bytes", self._fresh(f"through-{consumers}"), self._scale, consumers)
+                yield Line(title, rate, unit="per s")
+        if self._only in FIRST:
+            _tell(FIRST)
+            found = users.first_ratio("files", self._fresh("first"), self._scale)
+            yield Line(f"{FIRST} at {self._scale.large:,}, to {self._scale.small:,}", found, FIRST_AIM)
+        yield from self._waiting()
+        if self._only in ASYNCIO:
+            _tell(ASYNCIO)
+            ratio, late = tasks.together(self._fresh("asyncio"), self._scale)
+            yield Line(f"{ASYNCIO}, to one task", ratio, ASYNCIO_AIM, own_base=True)
+            yield _alone(f"{ASYNCIO}, the event loop is late, p99", late, LATE_AIM, "ms")
         if self._only in IDLE:
             yield from _by_store(IDLE, "ms per s", self._idle(), dict.fromkeys(STORES, IDLE_AIM))
+        if self._only in WORK:
+            for many in workers.PROCESSES:
+                title = f"{WORK}, {many} process{'es' * (many > 1)}"
+                _tell(title)
+                ours = workers.pabal_work(self._fresh(f"work-{many}"), self._scale, many)
+                huey = workers.huey_consumer(self._fresh(f"work-huey-{many}"), self._scale, many)
+                yield Line(f"{title}, per s", ours, peers={"huey": huey})
+                yield Line(
+                    f"{title}, RQ for comparison, per s",
+                    workers.rq_workers(self._fresh(f"rq-{many}"), self._scale, many),
+                )
         if self._only in ROUND_TRIP:
             _tell(ROUND_TRIP)
             p50, p99 = footprint.round_trip(self._fresh("mailbox-trip"), self._scale)
@@ -84,6 +129,16 @@ class Run:
             yield from self._agents()
         yield from self._kingdom()
         yield from self._chat()
+
+    def _growths(self) -> Iterator[Line]:
+        for each in growth.GROWTHS:
+            for kind in STORES:
+                title = f"{kind}: {each.title}, cost of one"
+                if self._only in title:
+                    _tell(title)
+                    most, found = growth.ratio(each, kind, self._fresh(f"growth-{kind}"), self._scale)
+                    full = f"{title} at {most:,}, to {most // 10:,}"
+                    yield Line(full, found, growth.AIM, lower_is_better=True)
 
     def _on_kafka(self, section: Section) -> Iterator[Line]:
         with kafka_server(self._place) as missing:
@@ -150,6 +205,36 @@ class Run:
             found[kind] = footprint.latency(kind, self._fresh(f"{kind}-latency"), self._scale, self._chance)
         return found
 
+    def _leasing(self) -> Iterator[Line]:
+        found: dict[str, Cell] = {}
+        for kind in [*self._shuffled(), REDIS]:
+            _tell(f"{LEASING}, {kind}")
+            subject = f"{kind} leasing" if kind in STORES else kind
+            found[kind] = footprint.latency(
+                subject, self._fresh(f"{kind}-leasing"), self._scale, self._chance, gap=(0.005, 0.005)
+            )
+        for store, (p50_aim, p99_aim) in LEASING_AIMS.items():
+            for place, aim in enumerate((p50_aim, p99_aim)):
+                peers = {name: _part(found[name], place) for name in PEERS}
+                title = f"{LEASING}, {store}, p{(50, 99)[place]}"
+                ours, synced = _part(found[store], place), store != "sqlite"
+                yield Line(title, ours, aim, peers, lower_is_better=True, synced=synced, unit="ms")
+        for place, name in enumerate(("p50", "p99")):
+            title = f"{LEASING}, Redis Streams, {name}"
+            yield Line(title, _part(found[REDIS], place), lower_is_better=True, unit="ms")
+
+    def _waiting(self) -> Iterator[Line]:
+        many = self._scale.small
+        for kind in ("sqlite", "files"):
+            for name, processes, threads in (("threads", 1, many), ("processes", many // 10, 1)):
+                title = f"{WAITING}, {kind}, {processes * threads:,} {name}"
+                if self._only in title:
+                    _tell(title)
+                    place = self._fresh(f"waiting-{kind}-{name}")
+                    found, used = waiting.woken(f"{kind} leasing", place, self._scale, processes, threads)
+                    yield Line(f"{title}, until one has it", found, lower_is_better=True, unit="ms")
+                    yield Line(f"{title}, CPU of all of them", used, lower_is_better=True, unit="ms")
+
     def _idle(self) -> dict[str, Cell]:
         found: dict[str, Cell] = {}
         for kind in self._shuffled():
@@ -185,6 +270,10 @@ def _by_store(title: str, unit: str, found: Mapping[str, Cell], aims: Mapping[st
                 unit=unit,
                 noise=NOISE.get(unit, 0.0),
             )
+
+
+def _part(found: Cell, place: int) -> Cell:
+    return found[place] if isinstance(found, footprint.Latency) else found
 
 
 def _alone(title: str, found: float, aim: float, unit: str) -> Line:

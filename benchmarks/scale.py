@@ -16,8 +16,9 @@ class Scale(NamedTuple):
     latency_seconds: float  # how long to wait for them
     idle_seconds: float
     processes: int  # that publish at once
+    growth_divisor: int  # by which the numbers of `growth` are divided
 
 
-FULL = Scale(20, 7, 0.15, 1_000, 100_000, 1_000_000, 120.0, 300, 400, 30.0, 5.0, 8)
-QUICK = Scale(5, 3, 0.05, 1_000, 5_000, 20_000, 20.0, 100, 40, 5.0, 2.0, 8)
-SMOKE = Scale(1, 1, 0.005, 20, 40, 60, 20.0, 5, 3, 1.0, 0.1, 2)
+FULL = Scale(20, 7, 0.15, 1_000, 100_000, 1_000_000, 120.0, 300, 400, 30.0, 5.0, 8, 1)
+QUICK = Scale(5, 3, 0.05, 1_000, 5_000, 20_000, 20.0, 100, 40, 5.0, 2.0, 8, 50)
+SMOKE = Scale(1, 1, 0.005, 20, 40, 60, 20.0, 5, 3, 1.0, 0.1, 2, 100_000)

@@ -16,6 +16,23 @@ sqlite durable_acks: lease + ack one at a time, to raw FULL
 sqlite: publish 100 per call, to raw FULL
 sqlite: lease + ack 100 per call, to raw FULL
 sqlite: lease + ack 100 per call, to raw NORMAL
+as users call it: sqlite bytes, publish one at a time, to raw FULL
+as users call it: hybrid bytes, publish one at a time, to raw FULL
+as users call it: a bare psycopg loop (SKIP LOCKED) for comparison, publish one at a time, to raw FULL
+as users call it: Redis Streams (appendfsync always) for comparison, publish one at a time, to raw FULL
+as users call it: sqlite bytes, publish 100 per call, to raw FULL
+as users call it: a bare psycopg loop (SKIP LOCKED) for comparison, publish 100 per call, to raw FULL
+as users call it: Redis Streams (appendfsync always) for comparison, publish 100 per call, to raw FULL
+as users call it: sqlite bytes, lease + ack one at a time, to raw FULL
+as users call it: a bare psycopg loop (SKIP LOCKED) for comparison, lease + ack one at a time, to raw FULL
+as users call it: Redis Streams (appendfsync always) for comparison, lease + ack one at a time, to raw FULL
+as users call it: sqlite bytes, lease + ack 100 per call, to raw FULL
+as users call it: a bare psycopg loop (SKIP LOCKED) for comparison, lease + ack 100 per call, to raw FULL
+as users call it: Redis Streams (appendfsync always) for comparison, lease + ack 100 per call, to raw FULL
+as users call it: sqlite bytes, consume(prefetch=32), to consume one at a time
+as users call it: sqlite bytes, worker(concurrency=1), to consume one at a time
+as users call it: sqlite bytes, worker(concurrency=8), to consume one at a time
+as users call it: sqlite bytes, worker(concurrency=32), to consume one at a time
 postgres: publish one at a time, to a bare psycopg loop
 postgres: lease + ack one at a time, to a bare psycopg loop
 postgres: publish 100 per call, to a bare psycopg loop
@@ -43,6 +60,31 @@ hybrid: memory at a backlog of 40 above empty, MB
 sqlite: publish to receipt in another process, p50 / p99, ms
 files: publish to receipt in another process, p50 / p99, ms
 hybrid: publish to receipt in another process, p50 / p99, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, sqlite, p50, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, sqlite, p99, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, files, p50, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, files, p99, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, hybrid, p50, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, hybrid, p99, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, Redis Streams, p50, ms
+as users call it: published 5 ms apart, lease(wait) in a loop in another process, Redis Streams, p99, ms
+as users call it: sqlite, published and taken by processes at once, 2 to 1, per s
+as users call it: sqlite, published and taken by processes at once, 2 to 4, per s
+as users call it: files, lease + ack the first 300 of a new process at 40, to 20
+as users call it: one message for many that wait, sqlite, 20 threads, until one has it, ms
+as users call it: one message for many that wait, sqlite, 20 threads, CPU of all of them, ms
+as users call it: one message for many that wait, sqlite, 2 processes, until one has it, ms
+as users call it: one message for many that wait, sqlite, 2 processes, CPU of all of them, ms
+as users call it: one message for many that wait, files, 20 threads, until one has it, ms
+as users call it: one message for many that wait, files, 20 threads, CPU of all of them, ms
+as users call it: one message for many that wait, files, 2 processes, until one has it, ms
+as users call it: one message for many that wait, files, 2 processes, CPU of all of them, ms
+workers as a command: functions that do nothing, 1 process, per s
+workers as a command: functions that do nothing, 1 process, RQ for comparison, per s
+workers as a command: functions that do nothing, 4 processes, per s
+workers as a command: functions that do nothing, 4 processes, RQ for comparison, per s
+asyncio: sqlite, 100 tasks that publish one each at a time, to one task
+asyncio: sqlite, 100 tasks that publish one each at a time, the event loop is late, p99, ms
 sqlite: CPU of a sleeping consumer, ms per s
 files: CPU of a sleeping consumer, ms per s
 hybrid: CPU of a sleeping consumer, ms per s
@@ -68,9 +110,10 @@ chat: one room, until the last socket has a message, worst of 40, ms
 """.strip().splitlines()
 
 
+@pytest.mark.timeout(900)
 def test_every_row_is_produced_and_nothing_is_left_behind(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--smoke", "--seed", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     table = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     found = {cells[0].removeprefix("| "): cells[1] for cells in table}
@@ -108,3 +151,11 @@ def test_sqlite_has_no_sync_in_its_latency_that_would_excuse_it(monkeypatch: pyt
     found = {**dict.fromkeys(run.STORES, 0.9), "litequeue": 0.5}
     lines = run._by_store(run.LATENCY, "ms", found, {})
     assert [table.verdict(line) for line in lines] == ["BEHIND litequeue", "", ""]
+
+
+def test_the_costs_on_a_board_are_measured() -> None:
+    script = Path(__file__).parent.parent / "scripts/board.py"
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=True)
+    names = [line[:24].rstrip() for line in ran.stdout.splitlines()]
+    page = (Path(__file__).parent.parent / "docs/benchmarks.md").read_text()
+    assert len(names) == 9 and all(f"\n{name} " in page for name in names)

@@ -9,7 +9,7 @@ import pytest
 
 import pabal
 from pabal.connect import parse_url
-from pabal.errors import InvalidUrl, StoreClosed, StoreMissing
+from pabal.errors import InvalidUrl, StoreClosed, StoreFailed, StoreMissing
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_path_of_topics_may_begin_there_too(tmp_path: Path, monkeypatch: pyt
         ("postgres://me@db/jobs", "write postgresql:"),
         ("sqlite://var/x.db", "sqlite:///var/x.db for an absolute path or sqlite:var/x.db"),
         ("sqlite:", "a scheme and a path"),
-        ("sqlite:x.db?mode=ro", "options of this store are busy, index, kv, template"),
+        ("sqlite:x.db?mode=ro", "options of this store are busy, index, kv"),
         ("", "begins with"),
     ],
 )
@@ -99,9 +99,11 @@ def test_looking_leaves_what_is_somebody_elses_alone(tmp_path: Path) -> None:
         database.execute("create table theirs (a)")
     database.close()
     before = sorted(tmp_path.rglob("*"))
-    for url in (f"file:{notes}", f"sqlite:{text}", f"sqlite:{other}", f"hybrid:{notes}"):
+    for url in (f"file:{notes}", f"sqlite:{other}", f"hybrid:{notes}"):
         with pytest.raises(StoreMissing):
             pabal.connect(url, create=False)
+    with pytest.raises(StoreFailed, match="is not a SQLite database: it begins with b'no database"):
+        pabal.connect(f"sqlite:{text}", create=False)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -122,3 +124,97 @@ def test_what_stays_in_its_process_says_what_to_send_instead(tmp_path: Path) -> 
             with pytest.raises(TypeError, match=f"a {type(thing).__name__} cannot be .*: send the URL of the store"):
                 pickle.dumps(thing)
         delivery.ack()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            f"{scheme}{rest}"
+            for scheme in ("sqlite:", "file:", "hybrid:", "mailbox:", "postgresql:", "kafka:", "redis:")
+            for rest in (
+                "//[x",
+                "//x]",
+                "//[::1",
+                "a%00b",
+                "///a%00b",
+                "a%ffb",
+                "\ud800",
+                "a\0b",
+                "a\nb",
+                "x" * 5000,
+                "//u:p@[",
+                "?%00=1",
+                "a?busy=nan",
+                "a?ready=%00",
+                "a?busy=%ff",
+                "a?owner=%00",
+                "a?kv=\ud800",
+            )
+        ),
+        "[",
+        "//[",
+        "http://[x",
+        "\0",
+        "sqlite",
+        ":",
+        "://",
+        "sqlite:a?db=%00",
+        "hybrid:a?db=%00",
+        "hybrid:a?bodies=a%00b",
+        "kafka://h?config=%00",
+        "kafka://h:1?timeout=nan",
+        "kafka://h:1?replication=1e9",
+        "kafka://h:bad",
+        "kafka://h:99999",
+        "postgresql://h/db?patience=nan",
+        "postgresql://h/db?schema=%00",
+        "postgresql://h/%00",
+        "postgresql://h/%ff",
+    ],
+)
+@pytest.mark.parametrize("create", [True, False])
+def test_no_url_ends_in_a_traceback(url: str, create: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pabal.sql.postgres._PAUSES", (1e9,))  # a server that cannot be reached is not tried again
+    for opener in (pabal.connect, pabal.connect_topics):
+        with pytest.raises(pabal.PabalError):
+            opener(url, create=create).close()
+
+
+@pytest.mark.parametrize("url", ["sqlite::memory:", "sqlite://:memory:", "hybrid::memory:"])
+def test_a_database_in_memory_is_refused_with_the_store_for_tests(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidUrl, match="write memory: for a test"):
+        pabal.connect(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_memory_store_is_for_tests_and_shared_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    with pabal.connect("memory:shared") as one, pabal.connect("memory:shared") as two, pabal.connect("memory:") as own:
+        one.queue("jobs").publish("x")
+        assert [delivery.body for delivery in two.queue("jobs").lease(wait=0.1)] == ["x"]
+        assert own.queues() == []
+    assert "lost when this process ends" in caplog.text
+    with pytest.raises(InvalidUrl, match="memory:NAME"):
+        pabal.connect("memory:///a")
+
+
+def test_a_path_may_be_written_in_every_usual_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for url, file in {
+        f"sqlite:///{tmp_path}/four-slashes.db": "four-slashes.db",
+        f"sqlite://{tmp_path}//double.db": "double.db",
+        "sqlite:folder//relative.db": "folder/relative.db",
+        "sqlite:~/home.db": "home.db",
+        "sqlite:a space.db": "a space.db",
+        "sqlite:a%20code.db": "a code.db",
+        f"sqlite://localhost{tmp_path}/host.db": "host.db",
+    }.items():
+        with pabal.connect(url) as mq:
+            mq.queue("jobs").publish("x")
+        with pabal.connect(url, create=False) as mq:
+            assert len(mq.queue("jobs").lease()) == 1 and (tmp_path / file).is_file(), url

@@ -1,14 +1,19 @@
 """The documentation is true: its programs run, its commands print what it shows, its links lead somewhere.
 
 In a `console` block a line that begins with `$ ` is run, in one folder per page, and what follows must be printed;
-`…` stands for anything. A `python` block is run as a program in the same folder.
+`…` stands for anything. A `python` block is run as a program in the same folder. A block that begins with a comment of
+a file's name is that file.
 """
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,6 +22,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FILE = re.compile(r"# ([\w-]+\.\w+)\n")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
@@ -73,6 +79,13 @@ def run(arguments: list[str], folder: Path, more: Mapping[str, str] = MappingPro
     return done.stdout
 
 
+def stop_managers(folder: Path) -> None:
+    """End the managers that a page started and did not stop, because one of its commands failed."""
+    for heartbeat in folder.rglob("manager.heartbeat"):
+        with suppress(ProcessLookupError):
+            os.kill(json.loads(heartbeat.read_text())["pid"], signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if runnable(page)], ids=lambda page: str(page.relative_to(ROOT))
 )
@@ -80,11 +93,14 @@ def test_what_the_page_shows_really_runs(page: Path, tmp_path: Path, request: py
     more: dict[str, str] = {}
     if "postgresql:///" in page.read_text():
         more = request.getfixturevalue("postgres").environment
+    request.addfinalizer(lambda: stop_managers(tmp_path))
     for block in blocks_of(page):
         if block.kind == "console":
             for command, shown in commands_of(block):
                 printed = run(["bash", "-c", command], tmp_path, more)
                 assert matches(shown, printed), f"$ {command}\nshown:\n{shown}\nprinted:\n{printed}"
+        elif name := FILE.match(block.text):
+            (tmp_path / name[1]).write_text(block.text)
         elif block.kind == "python":
             (tmp_path / "example.py").write_text(block.text)
             run([sys.executable, "example.py"], tmp_path, more)
@@ -103,6 +119,18 @@ def test_the_checker_of_pages_finds_what_is_wrong(tmp_path: Path) -> None:
     assert not matches("done\n", "undone")
     with pytest.raises(AssertionError, match="exited 3"):
         run(["bash", "-c", "exit 3"], tmp_path)
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    named = {found for page in PAGES for found in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page.read_text())}
+    assert len(named) > 10
+    for path, name in named:
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.M), f"{path}::{name}"
+
+
+def test_the_how_to_counts_the_dependencies() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert f"| dependencies | {len(found)} packages" in (ROOT / "docs/howto/agents.md").read_text()
 
 
 def test_every_guarantee_is_documented_and_tested() -> None:
@@ -124,17 +152,27 @@ def test_every_guarantee_of_topics_is_documented_and_tested() -> None:
 
 def test_every_error_is_documented() -> None:
     from pabal import errors
+    from pabal.apps.chat import errors as chat
+    from pabal.apps.ignite import errors as ignite
+    from pabal.apps.kingdom import errors as kingdom
 
     page = (ROOT / "docs" / "reference" / "errors.md").read_text()
-    for name, value in vars(errors).items():
-        if isinstance(value, type) and issubclass(value, errors.PabalError):
-            assert f"`{name}`" in page, name
+    for module in (errors, chat, ignite, kingdom):
+        for name, value in vars(module).items():
+            if isinstance(value, type) and issubclass(value, errors.PabalError):
+                assert f"`{name}`" in page, name
 
 
-def test_every_policy_field_is_documented() -> None:
-    from pabal.policy import Policy, document_of
+def test_every_policy_field_is_documented_by_its_python_and_its_json_name() -> None:
+    from msgspec.structs import FieldInfo, fields
 
+    from pabal.policy.policy import DeadLetterPolicy, Policy, RetryPolicy
+
+    def shown(field: FieldInfo, python: str = "", json: str = "") -> str:
+        return f"| `{python}{field.name}` | `{json}{field.encode_name}` |"
+
+    rows = [shown(field) for field in fields(Policy)]
+    rows += [shown(field, "retry.", "retry.") for field in fields(RetryPolicy)]
+    rows += [shown(field, "dead_letters.", "dlq.") for field in fields(DeadLetterPolicy)]
     page = (ROOT / "docs" / "reference" / "policy.md").read_text()
-    document = document_of(Policy())
-    for name in [*document, *document["retry"], *document["dlq"]]:
-        assert f"`{name}`" in page or f".{name}`" in page, name
+    assert [row for row in rows if row not in page] == []

@@ -62,6 +62,15 @@ def test_the_ballast_takes_real_room_and_gives_it_back(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_ballast_that_was_not_finished_is_not_there_and_is_made_again(tmp_path: Path) -> None:
+    ballast = Ballast(tmp_path / "ballast", size=1 << 20)
+    (tmp_path / "ballast").write_bytes(b"short")
+    found = [ballast.present]
+    ballast.restore()
+    assert [*found, ballast.present] == [False, True]
+    assert (tmp_path / "ballast").stat().st_size == 1 << 20
+
+
 def test_the_ballast_is_not_made_where_room_is_short(tmp_path: Path) -> None:
     room = os.statvfs(tmp_path)
     ballast = Ballast(tmp_path / "ballast", size=room.f_bavail * room.f_frsize)

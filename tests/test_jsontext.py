@@ -1,6 +1,7 @@
 """What is JSON for us and what each deviation is called."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from pabal.errors import (
     NumberOutOfRange,
     TooDeep,
 )
+from tests.steps import growth
 
 JSON = st.recursive(
     st.none()
@@ -122,3 +124,20 @@ def test_a_lone_surrogate_is_refused_when_written() -> None:
 def test_what_is_no_json_is_told_with_its_place(value: object, says: str) -> None:
     with pytest.raises(InvalidBody, match=says):
         jsontext.check(value)
+
+
+def test_a_key_that_is_there_twice_is_found_in_linear_time() -> None:
+    def many(keys: int) -> Callable[[], object]:
+        text = "{" + "".join(f'"k{key}":0,' for key in range(keys)) + f'"k{keys - 1}":1}}'
+        return lambda: jsontext.read(text.encode())
+
+    with pytest.raises(DuplicateKey, match="'k249' is there twice"):
+        many(250)()
+    assert growth(many, 250) < 6
+
+
+def test_a_long_key_is_cut_in_the_error() -> None:
+    key = b'"' + b"x" * 100_000 + b'"'
+    with pytest.raises(DuplicateKey) as caught:
+        jsontext.read(b"{" + key + b":1," + key + b":2}")
+    assert len(str(caught.value)) < 200

@@ -3,7 +3,7 @@
 import pytest
 
 from pabal.errors import InvalidName
-from pabal.names import check_id, check_name
+from pabal.names import check_id, check_name, did_you_mean
 
 GOOD = ["a", "jobs", "Jobs-2_x", "tenant.jobs.in", "9lives", "_x", "a" * 200]
 BAD = [
@@ -52,3 +52,9 @@ def test_bad_ids_are_refused(id: str) -> None:
 def test_what_is_no_text_is_refused() -> None:
     with pytest.raises(InvalidName):
         check_id(7)  # type: ignore[arg-type]  # a caller without a type checker
+
+
+def test_a_misspelt_name_brings_the_known_name_that_is_closest() -> None:
+    assert did_you_mean("telemetrie", ["jobs", "telemetry"]) == "did you mean telemetry?"
+    assert did_you_mean("x" * 10_000, ["jobs", "telemetry"]) == ""
+    assert did_you_mean("jobs", []) == ""

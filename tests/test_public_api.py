@@ -3,7 +3,10 @@
 import subprocess
 import sys
 import types
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import pabal
 
@@ -29,14 +32,15 @@ def test_importing_pabal_loads_no_store() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_error_tree_in_the_docstring_is_the_real_one() -> None:
+@pytest.mark.parametrize("app", ["", "chat", "ignite", "kingdom"])
+def test_the_error_tree_in_the_docstring_is_the_real_one(app: str) -> None:
     from pabal import errors
 
-    drawn = (
-        set(errors.__doc__.replace("├", " ").replace("└", " ").replace(":", " ").split()) if errors.__doc__ else set()
-    )
-    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
-    assert len(classes) > 20
+    module = import_module(f"pabal.apps.{app}.errors" if app else "pabal.errors")
+    drawn = set((module.__doc__ or "").replace("├", " ").replace("└", " ").replace(":", " ").split())
+    own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+    classes = [value for value in own if isinstance(value, type) and issubclass(value, Exception)]
+    assert len(classes) > (0 if app else 20)
     for error in classes:
         assert error.__name__ in drawn, error
         assert issubclass(error, errors.PabalError)
@@ -56,3 +60,32 @@ def test_asserts_of_the_suites_are_explained_whatever_of_them_is_imported_first(
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(test)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_version_and_what_objects_say_of_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import version
+
+    monkeypatch.chdir(tmp_path)
+
+    assert pabal.__version__ == version("pabal")
+    with pytest.raises(AttributeError, match="novel"):
+        _ = pabal.novel
+    with pabal.connect("sqlite:jobs.db", consumer="kim") as mq:
+        assert repr(mq) == "<Connection 'sqlite:jobs.db' as kim>"
+        assert repr(mq.queue("jobs")) == "<Queue jobs>"
+    with pabal.connect_topics("sqlite:topics.db") as topics:
+        assert "topics.db" in repr(topics) and repr(topics.topic("a")) == "<Topic a>"
+
+
+def test_every_keyword_is_shown_by_help() -> None:
+    import inspect
+
+    from pabal import aio
+
+    for kind in (pabal.Queue, aio.Queue):
+        for name in ("publish", "publish_many", "draft", "lease", "consume"):
+            kinds = {each.kind for each in inspect.signature(getattr(kind, name)).parameters.values()}
+            assert inspect.Parameter.VAR_KEYWORD not in kinds, name
+    keywords = set(inspect.signature(pabal.Queue.publish).parameters) - {"self", "body"}
+    described = pabal.Queue.publish.__doc__ or ""
+    assert all(f"`{keyword}`" in described for keyword in keywords)

@@ -68,7 +68,7 @@ def play(home: Path) -> None:
     show(home, "answer", question["task_id"], answer)
     say("The answer goes to the King, and gen-pr goes on where it was:")
     until(lambda: [event for event in completed(home) if "reply" in event["id"]], "the work did not go on")
-    until(lambda: any("resume" in text for text in told(home)), "nobody was told")
+    until(lambda: any("✅" in text and "approved" in text for text in told(home)), "nobody was told")
     say("What people were told (with a Slack token it would be a thread there):")
     for text in told(home):
         print(f"  {text}")

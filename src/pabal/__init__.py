@@ -1,12 +1,9 @@
 """Durable message passing for teams of processes and agents: embedded first, scaled out by changing a URL."""
 
-from pabal.appending import Topic
+from pabal.app import App
 from pabal.clock import Clock, SystemClock
 from pabal.codec import Codec
-from pabal.connect import Connection, connect
-from pabal.connect_topics import TopicConnection, connect_topics
-from pabal.consuming import Consumer, consumer
-from pabal.delivery import Delivery
+from pabal.connect import Connection, TopicConnection, connect, connect_topics
 from pabal.errors import (
     DecodeError,
     Fenced,
@@ -19,18 +16,25 @@ from pabal.errors import (
     StoreError,
     StoreFailed,
     StoreFull,
+    StoreMissing,
     TopicUnknown,
     Uncertain,
+    ValidationFailed,
 )
-from pabal.handling import Received, Refusal
 from pabal.message import Message
-from pabal.policy import Backoff, DeadLetterPolicy, Policy, RetryPolicy
-from pabal.queue import Queue
+from pabal.policy.policy import Backoff, DeadLetterPolicy, Policy, RetryPolicy
+from pabal.queues.delivery import Delivery
+from pabal.queues.queue import Queue
+from pabal.queues.schedules import Schedule
+from pabal.queues.worker import Worker, worker
 from pabal.store import Draft, Entry, Failure, Published, Receipt, State, Store
-from pabal.topic import NewRecord, Position, Record
-from pabal.worker import Worker, worker
+from pabal.topic_store import NewRecord, Position, Record
+from pabal.topics.attempts import Received, Refusal
+from pabal.topics.consumer import Consumer, consumer
+from pabal.topics.topic import Topic
 
 __all__ = [
+    "App",
     "Backoff",
     "Clock",
     "Codec",
@@ -60,19 +64,31 @@ __all__ = [
     "Record",
     "Refusal",
     "RetryPolicy",
+    "Schedule",
     "State",
     "Store",
     "StoreError",
     "StoreFailed",
     "StoreFull",
+    "StoreMissing",
     "SystemClock",
     "Topic",
     "TopicConnection",
     "TopicUnknown",
     "Uncertain",
+    "ValidationFailed",
     "Worker",
     "connect",
     "connect_topics",
     "consumer",
     "worker",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Return `__version__`; the metadata of packages are slow to import, and seldom needed."""
+    if name != "__version__":
+        raise AttributeError(f"module 'pabal' has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("pabal")

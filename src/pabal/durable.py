@@ -1,7 +1,7 @@
 """The only place where files are made durable: write whole, fsync, rename, fsync the directory.
 
-A failed fsync is final: the kernel has dropped the pages and will say yes next time. So it is never tried again on the
-same file, unless all of it was written again; the caller gives the file up.
+A failed fsync is final: the kernel has dropped the pages, and the next fsync would succeed without them. So no file is
+flushed again after a failure; the caller gives it up and writes another.
 """
 
 import errno
@@ -14,117 +14,129 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pabal.errors import StoreFailed, StoreFull
+from pabal.filesystem import close_all, open_into
+from pabal.ids import new_token
 
 BALLAST_BYTES = 8 << 20
-_MANY, _AT_ONCE = 32, 16  # flushes worth threads of their own, and how many
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-_sync_file = getattr(fcntl, "F_FULLFSYNC", None)
-_LONGEST = 64 << 20  # bytes of what is read as one document
+_MANY, _AT_ONCE = 32, 16  # from so many files on they are flushed in threads, and the number of threads
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_full_fsync = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync does not reach the disk
 
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turn OSError into StoreFull or StoreFailed that say what was being done."""
+    """Turn an OSError into StoreFull or StoreFailed, whose text names the work that failed."""
     try:
         yield
     except OSError as exc:
-        if exc.errno in _NO_ROOM:
+        if exc.errno in NO_ROOM:
             raise StoreFull(f"no room left while {doing}: free some space and repeat") from exc
         raise StoreFailed(f"{exc.strerror or exc} while {doing}; reopen the store and repeat") from exc
 
 
-def sync(fd: int) -> None:
-    """Flush a file or directory to the disk itself."""
-    if _sync_file is None:
-        os.fsync(fd)
-    else:
-        fcntl.fcntl(fd, _sync_file)
+def _sync_fully(fd: int) -> None:
+    fcntl.fcntl(fd, _full_fsync)  # type: ignore[arg-type]  # only called where it is there
 
 
-# Flushes what a file holds, without times that nobody reads back.
-sync_data: Callable[[int], None] = os.fdatasync if _sync_file is None else sync
+# Flush a file or a directory to the disk itself.
+sync: Callable[[int], None] = os.fsync if _full_fsync is None else _sync_fully
+# Flush the content of a file, without its times.
+sync_data: Callable[[int], None] = os.fdatasync if _full_fsync is None else _sync_fully
 
 
 def sync_all(fds: Sequence[int]) -> None:
-    """Flush many files, all of them on their way to the disk at once."""
+    """Flush many files, all of them on their way to the disk at the same time."""
     if len(fds) > 1 and hasattr(os, "posix_fadvise"):
         for fd in fds:
-            # Asked to let go of the pages, the kernel begins to write them out and does not wait.
+            # Asked to drop the pages, the kernel starts to write them out and does not wait.
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if len(fds) < _MANY:
-        _sync_each(fds)
+        for fd in fds:
+            sync(fd)
         return
-    # Flushes that wait for the disk at the same time share its answer.
+
+    def flush_some(start: int) -> None:
+        for fd in fds[start::_AT_ONCE]:
+            sync(fd)
+
+    # Flushes that wait at the same time share one answer of the disk.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(_sync_each, [fds[start::_AT_ONCE] for start in range(_AT_ONCE)]):
+        for _ in pool.map(flush_some, range(_AT_ONCE)):
             pass
-
-
-def _sync_each(fds: Sequence[int]) -> None:
-    for fd in fds:
-        sync(fd)
 
 
 def sync_dir(path: str | Path) -> None:
     """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fds: list[int] = []
+    closing = map(os.close, fds)
     try:
-        sync(fd)
+        sync(open_into(fds, path, os.O_RDONLY | os.O_DIRECTORY))
     finally:
-        os.close(fd)
+        close_all(closing)
 
 
 def write_new(path: str | Path, data: bytes, *, mode: int = 0o600) -> int:
-    """Write a whole new file and return its descriptor, not yet synced. On failure nothing is left."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    """Write a whole new file and return its descriptor, not yet flushed. On failure nothing is left."""
+    fds: list[int] = []
+    closing = map(os.close, fds)
     try:
+        write_into(fds, path, data, mode=mode)
+    except BaseException:
+        close_all(closing)
+        raise
+    return fds[0]
+
+
+def write_into(fds: list[int], path: str | Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write a whole new file, not yet flushed, and add its descriptor to a list. On failure nothing is left."""
+    own: list[int] = []
+    closing = map(os.close, own)
+    try:
+        fd = open_into(own, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
     except BaseException:
-        os.close(fd)
-        with suppress(OSError):
-            os.unlink(path)
+        close_all(closing)
+        if own:
+            with suppress(OSError):
+                os.unlink(path)
         raise
-    return fd
+    fds.extend(own)
 
 
 def write_whole(path: str | Path, data: bytes, *, mode: int = 0o600, synced: bool = True) -> None:
     """Write a whole new file, durable but for its name. On failure nothing is left."""
-    fd = write_new(path, data, mode=mode)
+    fds: list[int] = []
+    closing = map(os.close, fds)
     try:
+        write_into(fds, path, data, mode=mode)
         if synced:
-            sync(fd)
+            sync(fds[0])
     except OSError:
-        with suppress(OSError):
-            os.unlink(path)
+        if fds:
+            with suppress(OSError):
+                os.unlink(path)
         raise
     finally:
-        os.close(fd)
+        close_all(closing)
 
 
-def replace_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Put a file in place of another so that a crash leaves the old or the new, whole and durable."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with suppress(FileNotFoundError):
-        draft.unlink()
-    write_whole(draft, data, mode=mode)
-    os.rename(draft, path)
-    sync_dir(path.parent)
+def replace_whole(path: Path, data: bytes, *, mode: int = 0o600, synced: bool = True) -> None:
+    """Replace a file so that a crash leaves either the old or the new one, whole and, if `synced`, durable.
 
-
-def read_plain(path: Path) -> bytes:
-    """Return what is in a plain file of a moderate size; OSError for all else: no FIFO or device is waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(
-                errno.EINVAL, f"only a plain file is read; found {stat.filemode(about.st_mode)[0]!r}", str(path)
-            )
-        if about.st_size > _LONGEST:
-            raise OSError(errno.EFBIG, f"{_LONGEST} bytes at most; found {about.st_size}", str(path))
-        return file.read(_LONGEST)
+    A link of this name is replaced, never followed.
+    """
+    draft = path.with_name(f".{path.name[:200]}.{new_token()}.tmp")  # a name that nobody can guess and occupy
+    write_whole(draft, data, mode=mode, synced=synced)
+    try:
+        os.rename(draft, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
+    if synced:
+        sync_dir(path.parent)
 
 
 def make_dirs(path: Path, *, mode: int = 0o700) -> None:
@@ -139,12 +151,12 @@ def make_dirs(path: Path, *, mode: int = 0o700) -> None:
     try:
         sync_dir(path.parent)
     except OSError:
-        path.rmdir()  # else the next call would find it and take it for durable
+        path.rmdir()  # otherwise the next call would find it and take it for durable
         raise
 
 
 class Ballast:
-    """A file of real blocks that can be given up so that work already taken in can be finished on a full disk."""
+    """A file of allocated blocks, given up on a full disk so that messages already accepted can still be settled."""
 
     def __init__(self, path: Path, size: int = BALLAST_BYTES) -> None:
         self._path = path
@@ -152,23 +164,29 @@ class Ballast:
 
     @property
     def present(self) -> bool:
-        return self._path.exists()
+        """Whether it is there, whole: a crash may have left one that is too short."""
+        try:
+            about = os.lstat(self._path)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(about.st_mode) and about.st_size >= self._size
 
     def restore(self) -> None:
-        """Make the ballast if there is room for it twice over; quietly do without if not."""
-        if self._path.exists():
+        """Create the ballast if the disk has room for it twice over; otherwise do nothing."""
+        if self.present:
             return
         room = os.statvfs(self._path.parent)
         if room.f_bavail * room.f_frsize < 2 * self._size:
             return
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with suppress(OSError):
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)  # a link, or one that was not finished
+            # Under its own name, which must be free: no draft is left behind, and no other file is ever written to.
+            fd = write_new(self._path, b"")
             try:
                 os.posix_fallocate(fd, 0, self._size)
-                os.rename(draft, self._path)
             except OSError:
-                os.unlink(draft)
+                os.unlink(self._path)
             finally:
                 os.close(fd)
 

@@ -1,6 +1,6 @@
-"""The envelope: a message in the words that documents use (`messageId`, `payload`, `deduplicationKey`, …).
+"""The envelope: a message with the field names of documents (`messageId`, `payload`, `deduplicationKey`, …).
 
-Only `payload` is needed: a document with nothing else is a message. Fields that say nothing are left out.
+Only `payload` is required. Fields with their default values are left out.
 """
 
 from base64 import b64decode
@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 
 from pabal import jsontext
+from pabal.clock import utc_seconds
 from pabal.jsontext import Json
 from pabal.message import Message, check_message, priority_of
+
+RAW = "raw"  # the encoding of a body that follows its envelope; see `RowCodec`
 
 
 class Envelope(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
@@ -34,16 +37,18 @@ class Envelope(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
     trace_id: str = ""
     reply_to: str = ""
     expires_at: datetime | None = None
+    unique_key: str = ""
 
 
-def envelope_of(message: Message, queue: str = "") -> Envelope:
-    """Put a message into its envelope."""
-    # By position, in the order of the fields above: by name costs three times as much, for every message.
+def envelope_of(message: Message, queue: str = "", *, encoding: str = "base64") -> Envelope:
+    """Put a message into its envelope. With the encoding RAW, a body of bytes stays outside."""
+    packed = type(message.body) is bytes
+    # By position, in the order of the fields above: names cost three times as much. tests/test_envelope.py checks it.
     return Envelope(
         message.id,
         _instant(message.created_at),
-        message.body,
-        "base64" if type(message.body) is bytes else "",
+        None if packed and encoding is RAW else message.body,
+        encoding if packed else "",
         queue,
         message.type,
         message.version,
@@ -51,7 +56,7 @@ def envelope_of(message: Message, queue: str = "") -> Envelope:
         message.target,
         message.attributes,
         message.headers,
-        # Spelt out also when 0, where the reader would else take it from the attributes.
+        # Written even if 0, where a reader would else take it from the attributes.
         message.priority if message.priority or "priority" in message.attributes else None,
         message.group,
         message.dedup_key,
@@ -59,11 +64,12 @@ def envelope_of(message: Message, queue: str = "") -> Envelope:
         message.trace_id,
         message.reply_to,
         None if message.expires_at is None else _instant(message.expires_at),
+        message.unique,
     )
 
 
 def document_of_message(message: Message, queue: str = "") -> dict[str, Json]:
-    """Return the envelope as a JSON value, to be shown or carried inside another document."""
+    """Return the envelope as a JSON value, to be shown or put into another document."""
     document: dict[str, Json] = msgspec.to_builtins(envelope_of(message, queue))
     return document
 
@@ -85,15 +91,16 @@ def message_of(found: Envelope) -> Message:
         found.thread_id,
         found.trace_id,
         found.reply_to,
-        _seconds(found.timestamp),
-        None if found.expires_at is None else _seconds(found.expires_at),
+        utc_seconds(found.timestamp),
+        None if found.expires_at is None else utc_seconds(found.expires_at),
+        found.unique_key,
     )
 
 
 def message_from(document: Json, *, id: str, at: float) -> Message:
-    """Take a message out of a document that anybody may have written; `id` and `at` stand in for missing ones."""
+    """Take a message out of a document of any origin; `id` and `at` replace missing ones."""
     if not isinstance(document, dict) or not ("payload" in document or "messageId" in document):
-        # No envelope at all: whoever moved this file in means it as the body.
+        # No envelope at all: the document is the body.
         document = {"payload": document}
     fields = {_SEED_NAMES.get(name, name): value for name, value in document.items() if value is not None}
     for name in ("timestamp", "expiresAt"):
@@ -110,7 +117,7 @@ def message_from(document: Json, *, id: str, at: float) -> Message:
     return check_message(message_of(msgspec.convert(fields, Envelope)))
 
 
-# What the original envelope calls some of these fields.
+# The names of some of these fields in the original envelope.
 _SEED_NAMES = {"createdAt": "timestamp", "expiredAt": "expiresAt", "targetConsumerId": "target"}
 
 
@@ -122,9 +129,3 @@ def _unpack(payload: Any, encoding: str) -> bytes:
 
 # The messages of a batch share their times.
 _instant = lru_cache(maxsize=8)(partial(datetime.fromtimestamp, tz=UTC))
-
-
-@lru_cache(maxsize=8)
-def _seconds(instant: datetime) -> float:
-    # Without an offset the writer said nothing of its zone: UTC, so that every reader agrees.
-    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

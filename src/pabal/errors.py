@@ -1,4 +1,4 @@
-"""Every error Pabal raises, in one tree.
+"""The errors of the library, in one tree. Applications derive theirs in `apps/<app>/errors.py`.
 
 PabalError
 ├── InvalidInput (also a ValueError): the caller's value is refused; nothing was written
@@ -7,31 +7,30 @@ PabalError
 │   ├── TooLarge  TooDeep  NumberOutOfRange  InvalidNumber
 │   ├── DuplicateKey  InvalidText  NotUtf8  NotJson  TooManyHeaders  InvalidHeader
 │   ├── NotMime  MissingHeader  DuplicateHeader  InvalidDate  InvalidEncoding
-│   ├── NotYaml  InvalidKey  AliasNotAllowed  UnsafeTag  UnknownType
-│   ├── InvalidRequest  InvalidDeadline
-│   └── EmailTaken
-├── UnsafeFile: a file in a spool or mailbox that is never opened as a message
+│   ├── NotYaml  InvalidKey  AliasNotAllowed  UnsafeTag
+│   └── InvalidRequest  InvalidDeadline
+├── UnsafeFile: a file in a queue directory or mailbox that is never opened as a message
 │   └── NotARegularFile  LinkedFile  WrongOwner  UnsafeMode
 ├── DecodeError: bytes that are not a message; carries them
-├── QueueUnknown  QueueFull  MessageUnknown
+├── QueueUnknown  QueueFull  QueueNotEmpty  MessageUnknown
+├── NoReply (also a TimeoutError)  RequestFailed: a request got no reply in time, or gets none any more
 ├── TopicUnknown  GroupBusy
-├── RoomUnknown  UserUnknown  NotMember: the chat's; nothing was changed
 ├── Fenced: the partition has another owner; nothing was changed
-├── Outage: what a handler, or the chat, needs is down, and that is no failure of the message
-├── SenderMismatch  MailboxFull  DeadlinePassed: a request that the manager did not take up
-├── Refused: the manager's answer to a request was no; carries the protocol's code
-├── ManagerRunning: another manager has this data root
-├── WakeFailed: an agent could not be told that it has a message
+├── Outage: a service that a handler needs is down; that is no failure of the message
+├── SenderMismatch  MailboxFull  DeadlinePassed: a request that the manager refused
+├── Refused: the manager refused a request; carries the code of the protocol
+├── AlreadyRunning: another process runs here: on this data root, team or role
 ├── LeaseLost: the receipt is no longer the current one; nothing was changed
 ├── WatchFailed: a watcher could not look; carries how long to wait
-├── NotSent: a notice could not be said to people; carries how long to wait
 ├── ExtraMissing: an optional package is not installed
 └── StoreError
     ├── StoreFull: the disk has no room; nothing was written
-    ├── StoreFailed: an I/O error; this handle promises nothing more until reopened
+    ├── StoreFailed: an I/O error; this handle must be reopened
     ├── StoreRefused: this place or this format cannot be used safely
-    ├── StoreMissing: there is no store here, and none was to be made
+    ├── StoreMissing: there is no store here, and the caller did not ask to make one
+    │   └── IndexMissing: the body files of a hybrid store are there, and its index is not
     ├── StoreClosed
+    ├── StoreBusy: another process holds a lock for too long; nothing was written
     ├── NoAnswer: the manager did not answer in time
     └── Uncertain: it may or may not have been written; repeating with the same id is safe
 
@@ -86,7 +85,7 @@ class InvalidBody(InvalidInput):
 
 
 class ValidationFailed(InvalidInput):
-    pass
+    """A body does not fit the schema of its queue or topic, or the type that a consumer asks for."""
 
 
 class TooLarge(InvalidInput):
@@ -165,20 +164,12 @@ class UnsafeTag(InvalidInput):
     pass
 
 
-class UnknownType(InvalidInput):
-    """No message of this type is known."""
-
-
 class InvalidRequest(InvalidInput):
     pass
 
 
 class InvalidDeadline(InvalidInput):
     pass
-
-
-class EmailTaken(InvalidInput):
-    """There is a user of this email; nothing was written."""
 
 
 class UnsafeFile(PabalError):
@@ -215,11 +206,23 @@ class QueueUnknown(PabalError):
 
 
 class QueueFull(PabalError):
-    """As many messages wait as the policy allows; nothing was written."""
+    """The queue holds as many waiting messages as its policy allows; nothing was written."""
+
+
+class QueueNotEmpty(PabalError):
+    """The queue has messages and was not deleted."""
 
 
 class MessageUnknown(PabalError):
     """There is no message of this id, or none in the state asked for."""
+
+
+class NoReply(PabalError, TimeoutError):
+    """Nobody replied to a request in time."""
+
+
+class RequestFailed(PabalError):
+    """A request is dead, was cancelled, or was handled without a reply: none will come."""
 
 
 class TopicUnknown(PabalError):
@@ -227,19 +230,7 @@ class TopicUnknown(PabalError):
 
 
 class GroupBusy(PabalError):
-    """The group has live members, whose offsets nobody else may set; nothing was changed."""
-
-
-class RoomUnknown(PabalError):
-    """There is no room of this id."""
-
-
-class UserUnknown(PabalError):
-    """There is no user of this id."""
-
-
-class NotMember(PabalError):
-    """The user is no member of this room; nothing was changed."""
+    """The group has live members, so its offsets cannot be set; nothing was changed."""
 
 
 class Fenced(PabalError):
@@ -247,11 +238,11 @@ class Fenced(PabalError):
 
 
 class Outage(PabalError):
-    """What a handler, or the chat, needs is down. That is not a try; the record waits and is handled later."""
+    """A service that a handler needs is down. That is not an attempt: the record waits and is handled later."""
 
 
 class SenderMismatch(PabalError):
-    """The request says it is from somebody else than the owner of its file; nothing was done."""
+    """The request names another sender than the owner of its file; nothing was done."""
 
 
 class MailboxFull(PabalError):
@@ -259,11 +250,11 @@ class MailboxFull(PabalError):
 
 
 class DeadlinePassed(PabalError):
-    """The request came to the manager after its deadline, or too late to be told from a repetition."""
+    """The request reached the manager after its deadline, or too late to be distinguished from a repetition."""
 
 
 class Refused(PabalError):
-    """The manager's answer was no. `code` is the protocol's word for it, `kind` the name of the error behind it."""
+    """The manager refused a request. `code` is that of the protocol, `kind` the name of the error behind it."""
 
     def __init__(self, code: str, reason: str, *, kind: str = "", ids: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -276,12 +267,8 @@ class Refused(PabalError):
         return self._code
 
 
-class ManagerRunning(PabalError):
-    """Another manager has this data root; the message says which."""
-
-
-class WakeFailed(PabalError):
-    """An agent could not be told that it has a message: it is tried again as the policy says."""
+class AlreadyRunning(PabalError):
+    """Another process runs on this data root, team or role; the message says which."""
 
 
 class LeaseLost(PabalError):
@@ -293,20 +280,11 @@ class LeaseLost(PabalError):
 
 
 class WatchFailed(PabalError):
-    """A watcher could not look, or not to the end. `after` are the seconds to wait at least before it looks again."""
+    """A watcher could not look, or not to the end. It waits at least `after` seconds before it looks again."""
 
     def __init__(self, reason: str, *, after: float = 0.0) -> None:
         super().__init__(reason)
         self.after = after
-
-
-class NotSent(PabalError):
-    """A notice could not be said to people. `after` are the seconds to wait; unless `counts`, that was no try of it."""
-
-    def __init__(self, reason: str, *, after: float = 0.0, counts: bool = True) -> None:
-        super().__init__(reason)
-        self.after = after
-        self.counts = counts
 
 
 class ExtraMissing(PabalError):
@@ -322,7 +300,7 @@ class StoreFull(StoreError):
 
 
 class StoreFailed(StoreError):
-    """An I/O error: this handle promises nothing more until reopened."""
+    """An I/O error: this handle must be reopened."""
 
 
 class StoreRefused(StoreError):
@@ -330,11 +308,19 @@ class StoreRefused(StoreError):
 
 
 class StoreMissing(StoreError):
-    """There is no store here, and none was to be made."""
+    """There is no store here, and the caller did not ask to make one."""
+
+
+class IndexMissing(StoreMissing):
+    """The body files of a hybrid store are there, and the index that names them is not."""
 
 
 class StoreClosed(StoreError):
     pass
+
+
+class StoreBusy(StoreError):
+    """Another process holds a lock for too long, perhaps because it is stopped. The error names it."""
 
 
 class NoAnswer(StoreError):

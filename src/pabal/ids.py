@@ -3,7 +3,8 @@
 import os
 import re
 import threading
-from random import getrandbits  # seeded by the system, and anew in a forked child
+from binascii import b2a_base64
+from random import getrandbits  # seeded by the system, and again in a forked child
 
 from pabal.clock import Clock
 
@@ -15,7 +16,7 @@ _STEP_BITS = 60  # of a step within a millisecond: half a million of them fit
 _COUNTER_BITS = 40  # after the milliseconds and before 32 bits of noise: room for counting within a millisecond
 
 
-# The digit 8 is ours: of the UUIDv7s of others three in four have another.
+# The digit 8 marks our ids: three in four UUIDv7s of others have another digit there.
 is_ours = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 
 
@@ -28,39 +29,36 @@ class IdMaker:
         self._last = 0
 
     def __call__(self) -> str:
-        return _text(self._count(1))
+        return self._next(1)[0]
 
     def many(self, count: int) -> list[str]:
-        """Make the ids of a batch: one look at the clock for all, and most digits written once for 256 of them."""
-        first = self._count(count)
+        """Make the ids of a batch: up to 256 of them share the reading of the clock and most digits."""
         ids: list[str] = []
         while count:
-            low = first & 255
-            some = min(count, 256 - low)
+            text, low, some = self._next(count)
             ends = bytearray(getrandbits(some * 40).to_bytes(some * 5, "big"))
             ends[::5] = range(low, low + some)
-            head = _text(first)[:-10]
+            head = text[:-10]
             ids += [head + end for end in ends.hex(" ", 5).split()]
-            first += some
             count -= some
         return ids
 
-    def _count(self, count: int) -> int:
-        """Take so many numbers, each of milliseconds and counter, and return the first."""
+    def _next(self, most: int) -> tuple[str, int, int]:
+        """Take up to `most` numbers, made of milliseconds and a counter, that differ in their last byte only.
+
+        Return the first as an id with its noise, its last byte, and how many were taken.
+        """
         # A random start below a quarter of the range leaves the rest for counting up within the millisecond.
-        first = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
+        number = int(self._clock.now() * 1000) << _COUNTER_BITS | getrandbits(_COUNTER_BITS - 2)
         with self._lock:
-            if first <= self._last:
-                first = self._last + 1
-            self._last = first + count - 1
-        return first
-
-
-def _text(number: int) -> str:
-    """Write a number and its noise as an id."""
-    text = (number << 32 | getrandbits(32)).to_bytes(15, "big").hex()
-    # 7 is the version; 8 the variant, whose two free bits are left at 0 to keep to whole digits.
-    return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:]}"
+            if number <= self._last:
+                number = self._last + 1
+            low = number & 255
+            some = min(most, 256 - low)
+            self._last = number + some - 1
+        text = (number << 32 | getrandbits(32)).to_bytes(15, "big").hex()
+        # 7 is the version; 8 the variant, whose two free bits are left at 0 to keep to whole digits.
+        return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:]}", low, some
 
 
 class UlidMaker:
@@ -71,17 +69,28 @@ class UlidMaker:
         self._lock = threading.Lock()
         self._last = 0
 
-    def __call__(self, *, above: str = "") -> str:
-        """Make one that is greater than `above` too, whatever clock that one was made by."""
+    def __call__(self, *, above: str = "", at: int | None = None) -> str:
+        """Make an id that is also greater than `above`, whatever clock made that one.
+
+        `at` is the time in milliseconds by another clock than this one. Ids by several clocks do not rise, except
+        above those that are given.
+        """
+        if at is not None:
+            made = at << _NOISE_BITS | getrandbits(_NOISE_BITS - 1)
+            return _ulid(max(made, _number(above) + 1 + getrandbits(_STEP_BITS)) if above else made)
         made = int(self._clock.now() * 1000) << _NOISE_BITS | getrandbits(_NOISE_BITS - 1)
-        # Two makers may count on from the same one: a step of a random length keeps them from meeting.
+        # Two makers may count on from the same id: a step of random length keeps their ids different.
         step = 1 + getrandbits(_STEP_BITS)
         with self._lock:
-            # One that is lifted above a stranger's is not kept: a clock that is ahead must not infect the others.
+            # An id raised above that of another maker is not remembered: its clock may be ahead.
             self._last = made = max(made, self._last + step)
         if above:
             made = max(made, _number(above) + step)
-        return "".join([_PAIRS[made >> shift & 1023] for shift in range(120, -10, -10)])
+        return _ulid(made)
+
+
+def _ulid(number: int) -> str:
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -10, -10)])
 
 
 def ulid_milliseconds(ulid: str) -> int:
@@ -96,6 +105,36 @@ def _number(ulid: str) -> int:
     return number
 
 
+CONSUMER_TAG = 5  # characters at the beginning of a lease token that stand for its consumer
+_SECRET = 11  # characters after it: 65 random bits
+_ALPHANUMERIC = bytes.maketrans(b"+/", b"xy")
+
+
+def lease_token(tag: str = "") -> str:
+    """Return a fresh lease token: the tag of its consumer, and characters that cannot be guessed."""
+    return tag + alphanumeric(os.urandom(9))[:_SECRET]
+
+
+def new_consumer_tag() -> str:
+    """Return the beginning of all tokens of a consumer; one in 900 million of them is the same as another."""
+    return alphanumeric(os.urandom(6))[:CONSUMER_TAG]
+
+
+def consumer_tag(token: str) -> str:
+    """Return the part of a lease token that stands for its consumer."""
+    return token[:CONSUMER_TAG]
+
+
+def alphanumeric(data: bytes) -> str:
+    """Return bytes, three in four characters, as letters and digits that are legal in a file name."""
+    return b2a_base64(data, newline=False).translate(_ALPHANUMERIC).decode()
+
+
 def new_token() -> str:
-    """Return a fresh lease token: 64 random bits in 16 characters that are legal in a file name."""
+    """Return 64 random bits in 16 characters that are legal in a file name."""
     return os.urandom(8).hex()
+
+
+def new_tag() -> str:
+    """Return a short random text that differs for every file of a folder and every attempt to write it."""
+    return os.urandom(5).hex()

@@ -1,7 +1,7 @@
-"""JSON as Pabal accepts it: strict where others guess, the same rules for values and for text.
+"""JSON as Pabal accepts it, with the same rules for values and for text.
 
 At most 64 levels, integers of 64 bits, finite numbers, no key twice, UTF-8 only, no lone surrogates.
-`read` is for text from outside; `decode` is for bytes that we wrote ourselves and have checked.
+`read` is for text from outside; `decode` is for bytes that this package wrote and whose checksum is right.
 """
 
 import json
@@ -27,6 +27,7 @@ Json: TypeAlias = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 MAX_DEPTH = 64
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_SMALL = 2**62
 
 decode: Callable[[bytes], Any] = msgspec.json.decode
 
@@ -45,58 +46,52 @@ def pretty(value: object) -> bytes:
 
 
 def storable(text: str) -> str:
-    """Return what an exception or a user says as text that every store and log can write."""
+    """Return text of an exception or a user in a form that every store and log can write."""
     return text.encode("utf-8", "replace").decode()
 
 
-def check(value: object, depth: int = MAX_DEPTH) -> None:
+def check(value: Any, depth: int = MAX_DEPTH) -> None:
     """Raise the error that names what makes this value no JSON value of ours."""
     kind = type(value)
-    if kind is str or value is None or kind is bool:
-        return
-    if kind is int:
-        if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]  # `kind is int` narrows it for readers only
+    if kind is dict or kind is list:
+        if depth <= 0:
+            raise TooDeep(f"{MAX_DEPTH} levels at most")
+        try:
+            for item in value.values() if kind is dict else value:
+                # Most items are text or small numbers: they are passed without a call.
+                if type(item) is not str and not (type(item) is int and -_SMALL < item < _SMALL):
+                    check(item, depth - 1)
+            if kind is dict:
+                for key in value:
+                    if type(key) is not str:
+                        raise InvalidBody(f"object keys must be text; found {key!r:.80}")
+        except InvalidBody as exc:
+            if depth < MAX_DEPTH:
+                raise
+            # The place is searched only here, so that it costs valid values nothing.
+            raise InvalidBody(f"{exc}; it is at {next(_unfit(value, '$')):.120}") from None
+    elif kind is int:
+        if not _INT_MIN <= value <= _INT_MAX:
             raise NumberOutOfRange("integers must fit in 64 bits")
     elif kind is float:
-        if not math.isfinite(value):  # type: ignore[arg-type]  # likewise
+        if not math.isfinite(value):
             raise InvalidNumber(f"{value!r} is not a JSON number")
-    elif kind is dict:
-        _check_items(value, value.values(), depth)  # type: ignore[attr-defined]  # likewise
-        for key in value:  # type: ignore[attr-defined]  # likewise
-            if type(key) is not str:
-                raise InvalidBody(f"object keys must be text; found {key!r:.80}")
-    elif kind is list:
-        _check_items(value, value, depth)
     elif kind is bytes:
         raise InvalidBody("bytes cannot stand inside a JSON value: send base64 text, or a body of bytes alone")
-    else:
+    elif kind is not str and value is not None and kind is not bool:
         raise InvalidBody(f"a body is a JSON value or bytes; found {kind.__name__}")
 
 
-def _check_items(whole: object, items: Any, depth: int) -> None:
-    if depth <= 0:
-        raise TooDeep(f"{MAX_DEPTH} levels at most")
-    try:
-        for item in items:
-            if type(item) is not str:
-                check(item, depth - 1)
-    except InvalidBody as exc:
-        if depth < MAX_DEPTH:
-            raise
-        # Looked for only here, so that it costs good values nothing.
-        raise InvalidBody(f"{exc}; it is at {next(_unfit(whole, '$')):.120}") from None
-
-
-def _unfit(value: object, place: str) -> Iterator[str]:
-    """Yield the places of what `check` refuses as InvalidBody, in the order in which it looks."""
+def _unfit(value: Any, place: str) -> Iterator[str]:
+    """Yield the places of the values that `check` refuses as InvalidBody, in the order in which it finds them."""
     kind = type(value)
     if kind is dict:
-        for key, item in value.items():  # type: ignore[attr-defined]  # as in `check`
+        for key, item in value.items():
             yield from _unfit(item, f"{place}.{key}")
-        if any(type(key) is not str for key in value):  # type: ignore[attr-defined]  # likewise
+        if any(type(key) is not str for key in value):
             yield place
     elif kind is list:
-        for number, item in enumerate(value):  # type: ignore[arg-type]  # likewise
+        for number, item in enumerate(value):
             yield from _unfit(item, f"{place}[{number}]")
     elif kind not in (str, int, float, bool, type(None)):
         yield place
@@ -107,11 +102,11 @@ def read(data: bytes, depth: int = MAX_DEPTH) -> Any:
     try:
         value = decode(data)
         if b"\\" not in data and encode(value).count(b'"') == data.count(b'"'):
-            # No key was named twice, or its quotes would be missing; and nothing was escaped that could be a surrogate.
+            # No key occurs twice, or its quotes would be missing. Without escapes there is no lone surrogate.
             check(value, depth)
             return value
     except (InvalidInput, ValueError, OverflowError, RecursionError):
-        pass  # whatever it is, what follows says it better
+        pass  # the slow way below gives the better error
     return _read_slowly(data, depth)
 
 
@@ -139,8 +134,11 @@ def _read_slowly(data: bytes, depth: int) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise DuplicateKey(next(key for key in keys if keys.count(key) > 1))
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DuplicateKey(f"{key!r:.80} is there twice in one object")
+            seen.add(key)
     return found
 
 

@@ -1,8 +1,9 @@
-"""The message: what is fixed at publish and never changes after. A frozen value with no behaviour."""
+"""The message: the fields that are fixed at publish and never change. A frozen value without behaviour."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -12,11 +13,13 @@ from pabal.names import check_id, check_name
 
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 PRIORITIES: Mapping[str, int] = MappingProxyType({"critical": 9, "high": 6, "normal": 0, "low": -6})
-MAX_TEXT = 1024  # characters of type, group, dedup_key, ids of thread, trace and reply, header names
+MAX_TEXT = 1024  # characters of type, group, dedup_key, unique, ids of thread, trace and reply, header names
 MAX_HEADERS = 100
 MAX_SECONDS = 100 * 366 * 86400.0
 MAX_INSTANT = 253402300799.0  # the last second of the year 9999
 Value = TypeVar("Value", bound=msgspec.Struct)
+Priority: TypeAlias = int | Literal["critical", "high", "normal", "low"]
+Seconds: TypeAlias = float | timedelta
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("version", (int,)),
     ("priority", (int,)),
@@ -27,9 +30,9 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
 )
 
 
-# What a frozen value refers to was there before it and does not refer back: the collector need not look (gc=False).
+# A frozen value refers only to older values, which do not refer back: the garbage collector can skip it (gc=False).
 class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A JSON value or bytes, and what is said of it. `attributes` are the application's, `headers` travel unchanged."""
+    """A JSON value or bytes with its fields. `attributes` belong to the application; `headers` travel unchanged."""
 
     id: str
     body: Json | bytes
@@ -47,15 +50,16 @@ class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True)
     reply_to: str = ""
     created_at: float = 0.0
     expires_at: float | None = None
+    unique: str = ""
 
 
 def replace(value: Value, **fields: object) -> Value:
-    """Return a message, or another value made of fields, with some of them changed."""
+    """Return a copy of a message or another struct with some fields changed."""
     return msgspec.structs.replace(value, **fields)
 
 
-def lasting(message: Message, expires_at: float | None) -> Message:
-    """Return the message with no end where its store knows of none: revived, it outlives what its document says."""
+def drop_expiry_if_revived(message: Message, expires_at: float | None) -> Message:
+    """Return the message without its expiry if the store has none: a revived message no longer expires."""
     return message if message.expires_at is None or expires_at is not None else replace(message, expires_at=None)
 
 
@@ -77,7 +81,7 @@ def check_message(message: Message) -> Message:
     for what, instant in (("created_at", message.created_at), ("expires_at", message.expires_at or 0.0)):
         if not 0 <= instant <= MAX_INSTANT:
             raise InvalidInput(f"{what} must be in the years 1970 to 9999; found {instant!r:.40}")
-    for what in ("type", "group", "dedup_key", "thread_id", "trace_id", "reply_to"):
+    for what in ("type", "group", "dedup_key", "thread_id", "trace_id", "reply_to", "unique"):
         if text := getattr(message, what):
             _check_text(what, text)
     return message
@@ -91,17 +95,22 @@ def _check_kinds(message: Message) -> None:
 
 
 def check_count(what: str, value: int) -> int:
-    """Return a number of things if it is one; raise InvalidInput if it is below 1 or no whole number."""
+    """Return the value if it is a whole number of at least 1; raise InvalidInput if not."""
     if type(value) is not int or value < 1:
         raise InvalidInput(f"{what} must be a whole number of at least 1; found {value!r:.40}")
     return value
 
 
 def check_seconds(what: str, value: float, *, least: float = 0.0) -> float:
-    """Return a duration if it is one; raise InvalidInput if it is negative, endless or no number."""
+    """Return the value if it is a duration; raise InvalidInput if it is negative, infinite or not a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= MAX_SECONDS:
         raise InvalidInput(f"{what} must be {least:g} to {MAX_SECONDS:g} seconds; found {value!r:.40}")
     return value
+
+
+def seconds_of(value: Seconds) -> float:
+    """Return a duration given as seconds or as a timedelta."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def priority_of(value: object) -> int:

@@ -1,4 +1,4 @@
-"""The store contract: where messages live, which state each is in, who holds it.
+"""The store contract: where messages are kept, their states, and their leases.
 
 A message is in exactly one state:
 
@@ -10,33 +10,42 @@ A message is in exactly one state:
                   └────────────────> dead   Dead; revive makes it ready again
     corrupt: input that could not be read, set aside with its bytes
 
-Guarantees, the same for every store, each a test by its number in `pabal.testing.store_suite` or `tests/crash`:
+Guarantees, the same for every store. Each is tested under its number in `pabal.testing.store_suite` or `tests/crash`:
 
-G1   When publish returns, its messages survive kill -9 and a power cut; others may see them a moment before. Leases and
-     plain settlements survive kill -9 of any client; a power cut, or a crash of the store's server, may undo the last
-     of them, which brings a message back and never loses one. Durable settlements, and all with follow-ups, survive it
-     too.
+G1   When publish returns, its messages survive kill -9 and a power cut; consumers may see them shortly before. Leases
+     and plain settlements survive kill -9 of any client. A power cut, or a crash of the store's server, may undo the
+     last of them: a message may then come again, but none is lost. Durable settlements, and all settlements with
+     follow-ups, survive a power cut too.
 G2   At most one live token per message.
-G3   At least once: a lease that runs out is taken over by `expired`, never silently gone.
-G4   One consumer alone sees priority (larger first), due time, id. Inside a group only publish order counts, and the
-     next comes only after the earlier is done or dead; a delayed or retrying head blocks its group.
+G3   At least once: a lease that runs out is returned by `expired`; its message is never lost silently.
+G4   A single consumer gets messages by priority (larger first), due time, id. Inside a group only publish order
+     counts, and the next message comes only after the earlier one is done or dead; a delayed or retrying head blocks
+     its group.
 G5   A stale receipt is LOST and changes nothing, follow-ups included. Repeating a verdict with its receipt is REPEATED.
-G6   The same dedup key within its window, also after ack, returns the first id and stores nothing. An id given by the
-     caller is its own dedup key.
+G6   A publish with the same dedup key within its window, also after the ack, returns the first id and stores
+     nothing. An id given by the caller is its own dedup key.
 G7   A message is in exactly one state at every crash point.
-G8   Attempts never go down by themselves (what undoes leases, see G1, may forget the last).
-G9   Full disk: publish raises StoreFull; lease and settle still work. I/O error: StoreFailed or Uncertain, and the
-     handle makes no further promises until reopened.
-G10  Damaged or unreadable input is set aside as corrupt with its reason; browse gives its bytes; all else is served.
+G8   Attempts never go down by themselves (a power cut that undoes leases, see G1, may undo the last count). Only the
+     holder of a lease can take back its own count, with a Retry that is not counted.
+G9   Full disk: publish raises StoreFull; lease and settle still work. I/O error: the call raises StoreFailed or
+     Uncertain, and the handle must be reopened.
+G10  Damaged or unreadable input is set aside as corrupt with its reason; browse returns its bytes; all other messages
+     are served.
 G11  No lease ends early or late when the wall clock steps.
+G12  A publish with a unique key stores nothing and returns the first id while a message of this queue with that key
+     waits or is in flight, for however long. When that message is done, dead or removed, the key is free.
+G13  A cancelled message is done, with the failure CANCELLED: nobody gets it, and the receipt of its holder is LOST.
+     Its id and its dedup key are remembered as after an ack.
 
-Stores take and give messages, own their codec and their clock, and know no policy.
+Stores take and return messages, have their own codec and clock, and know no policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum
+from pathlib import Path
+from types import EllipsisType
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -44,11 +53,13 @@ import msgspec
 from pabal.errors import InvalidReceipt
 from pabal.message import Message
 from pabal.names import check_id, check_name
-from pabal.policy import DEFAULT_MAX_BYTES
+from pabal.policy.policy import DEFAULT_MAX_BYTES
+
+_LONGEST_TOKEN = 128
 
 
 class State(StrEnum):
-    """Where a message stands; it is in exactly one of these."""
+    """The state of a message; it is in exactly one."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -59,48 +70,11 @@ class State(StrEnum):
 
 
 class Terms(NamedTuple):
-    """What the queue's policy asks of a publish."""
+    """The limits of the queue's policy for a publish. Passed whole through SQL and wire."""
 
     dedup_window: float = 300.0
     max_bytes: int = DEFAULT_MAX_BYTES
     max_waiting: int = 0  # 0: no limit. Never applied to follow-ups, retries and revived messages.
-
-
-# gc=False here and below: as said at Message.
-class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A message on its way: which queue, after what delay, under which terms. Made by `Queue.draft`."""
-
-    queue: str
-    message: Message
-    delay: float = 0.0
-    given_id: bool = True  # the caller chose the id, so it is a dedup key of its own
-    terms: Terms = Terms()
-
-
-class Published(msgspec.Struct, frozen=True, gc=False):
-    """What publish says of one message: `id` is the first one's if it was a duplicate."""
-
-    id: str
-    duplicate: bool = False
-
-
-class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """The proof of a lease and its fence: the token is new at every lease and stays through extend."""
-
-    queue: str
-    id: str
-    token: str
-
-    def __str__(self) -> str:
-        return f"{self.queue}/{self.id}/{self.token}"
-
-    @classmethod
-    def parse(cls, text: str) -> Receipt:
-        parts = text.split("/")
-        if len(parts) != 3 or not all(parts):
-            raise InvalidReceipt(f"a receipt is <queue>/<id>/<token>; found {text!r:.80}")
-        queue, id, token = parts
-        return cls(check_name(queue), check_id(id), token)
 
 
 class FailureCode(StrEnum):
@@ -115,10 +89,12 @@ class FailureCode(StrEnum):
     MISSING_PAYLOAD = "MISSING_PAYLOAD"
     CORRUPT = "CORRUPT"
     DUPLICATE = "DUPLICATE"
+    CANCELLED = "CANCELLED"
+    NO_HANDLER = "NO_HANDLER"
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why an attempt failed, or why the message is dead or corrupt. `repeats` counts how often in a row it was this."""
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Why an attempt failed, or why a message is dead or corrupt. `repeats` counts the same failure in a row."""
 
     code: str
     reason: str = ""
@@ -128,20 +104,85 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     repeats: int = 1
 
 
+# Raises ValueError for what is none.
+read_failure_document: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
+
+
+# gc=False here and below: see Message.
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A message to publish, with its queue, delay and terms. Made by `Queue.draft`.
+
+    With a `failure` it is stored as dead. `copies` are then the documents for its dead-letter queue; a store does not
+    look at them, and `with_copies` puts them beside it.
+    """
+
+    queue: str
+    message: Message
+    delay: float = 0.0
+    given_id: bool = True  # the caller chose the id, so it is a dedup key of its own
+    terms: Terms = Terms()
+    failure: Failure | None = None
+    copies: tuple[Draft, ...] = ()
+
+
+def with_copies(drafts: Sequence[Draft]) -> Sequence[Draft]:
+    """Return drafts, and after them the copies of those that are stored as dead."""
+    dead = [draft for draft in drafts if draft.failure is not None]
+    return [*drafts, *(copy for draft in dead for copy in draft.copies)] if dead else drafts
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """The answer of publish for one message: for a duplicate, `id` is that of the first message.
+
+    `dead`, in an answer of `Queue`: the body does not fit the schema of the queue, and the message is a dead letter.
+    """
+
+    id: str
+    duplicate: bool = False
+    dead: bool = False
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """The proof of a lease: the token is new at every lease and stays the same through extend."""
+
+    queue: str
+    id: str
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.id}/{self.token}"
+
+    @classmethod
+    def parse(cls, text: str) -> Receipt:
+        parts = text.split("/")
+        if len(parts) != 3 or not all(parts):
+            raise InvalidReceipt(f"a receipt is <queue>/<id>/<token>; found {text!r:.80}")
+        queue, id, token = parts
+        if len(token) > _LONGEST_TOKEN or not token.isprintable():
+            raise InvalidReceipt(f"the token of a receipt is at most {_LONGEST_TOKEN} printable characters")
+        return cls(check_name(queue), check_id(id), token)
+
+
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A message that the caller now holds. `attempt` counts this lease; `failure` is the one before it, if any."""
+    """A message that the caller now holds. `attempt` counts this lease; `failure` is that of the attempt before.
+
+    `expired` says whether the time to live is over, in an answer of a store whose clock is not that of its caller.
+    `consumer`, in an answer of `Store.expired`, is the name of the consumer whose lease ran out, if it is known.
+    """
 
     receipt: Receipt
     message: Message
     attempt: int
     due_at: float
     failure: Failure | None = None
+    expired: bool | None = None
+    consumer: str = ""
 
 
 class Entry(NamedTuple):
-    """A message as browse shows it. `message` is None where only a tombstone or damaged `data` is left.
+    """A message as browse shows it. `message` is None if only a tombstone or damaged `data` is left.
 
-    `token` is that of its lease, while it is in flight: with it, whoever may look can settle in the holder's stead.
+    While the message is in flight, `token` is that of its lease: with it, an operator can settle for the holder.
     """
 
     queue: str
@@ -157,29 +198,33 @@ class Entry(NamedTuple):
 
 
 class Done(NamedTuple):
-    """It was handled. `keep` asks for the whole message to be kept until purged, not only its tombstone."""
+    """The message was handled. With `keep`, the whole message is kept until purged, not only its tombstone."""
 
     then: tuple[Draft, ...] = ()
-    failure: Failure | None = None  # set where a message is dropped instead of becoming dead
+    failure: Failure | None = None  # set if the message is dropped instead of becoming dead
     keep: bool = False
 
 
 class Retry(NamedTuple):
-    """It comes back after `delay` seconds."""
+    """The message comes back after `delay` seconds. If it is not `counted`, it comes back at once, as if this lease had
+    not been: a consumer that stops gives back so what it has not done.
+    """
 
     delay: float = 0.0
     failure: Failure | None = None
     then: tuple[Draft, ...] = ()
+    counted: bool = True
 
 
 class Dead(NamedTuple):
-    """It is set aside with its failure until revived or purged."""
+    """The message is set aside with its failure until revived or purged."""
 
     failure: Failure
     then: tuple[Draft, ...] = ()
 
 
 Verdict: TypeAlias = Done | Retry | Dead
+KnownSettings: TypeAlias = Mapping[str, Any] | EllipsisType | None  # ... for any
 
 
 class Settlement(NamedTuple):
@@ -194,29 +239,84 @@ class Outcome(Enum):
 
 
 class Finding(NamedTuple):
-    """Something `check` found: which message or file, what is wrong, what was or would be done."""
+    """A finding of `check`: the message or file, the problem, and the remedy that was or would be applied.
+
+    `ordinary` is what a kill or a full disk leaves behind and the store removes or finishes by itself: no trouble.
+    """
 
     where: str
     problem: str
     remedy: str
     repaired: bool = False
+    ordinary: bool = False
+
+
+DURATIONS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 86400.0)  # seconds
+
+
+class Durations(msgspec.Struct, frozen=True):
+    """A histogram: how many durations end in each bucket of `DURATIONS` and beyond the last, and their sum."""
+
+    buckets: tuple[int, ...] = (0,) * (len(DURATIONS) + 1)
+    seconds: float = 0.0
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """What has happened in a queue since its store was made, whichever process did it. All counts only rise.
+
+    `delivered` counts leases, `expired` leases and times to live that ran out, `dead` verdicts by failure code (codes
+    of other programs as OTHER), `dropped` exhausted messages that the policy drops, `stale` verdicts that were LOST.
+    """
+
+    published: int = 0
+    delivered: int = 0
+    acked: int = 0
+    retried: int = 0
+    dropped: int = 0
+    stale: int = 0
+    expired: dict[str, int] = {}
+    dead: dict[str, int] = {}
+    in_queue: Durations = Durations()  # from ready to leased
+    in_work: Durations = Durations()  # from leased to settled, where the handle that settles is the one that leased
+
+
+class Held(NamedTuple):
+    """How many messages of a queue a consumer holds, and since when it has held the first of them."""
+
+    messages: int
+    since: float
+
+
+class Consumer(msgspec.Struct, frozen=True):
+    """A consumer that has leased lately or holds messages, and the messages that it holds, by queue.
+
+    A process that uses several names, or opens the store several times, is several consumers.
+    """
+
+    name: str  # as given to `lease`, by default host and process id; empty for holders that are not known
+    host: str = ""
+    pid: int = 0  # 0: not known, as that of a client of a manager
+    since: float = 0.0  # of its first lease
+    seen: float = 0.0  # of a lease or an extension of late: noted about once a minute
+    holds: dict[str, Held] = {}
 
 
 class Store(Protocol):
-    """Where messages live. `pabal.testing.StoreSuite` tells whether a driver keeps its promises."""
+    """Keeps messages. `pabal.testing.StoreSuite` tests whether a driver keeps the guarantees."""
 
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
-        """Store the messages durably, all or none where the store can; answer in order.
+        """Store the messages durably, all or none where the store can; return the answers in order.
 
-        Raise TooLarge or QueueFull before anything is written, StoreFull if there is no room, Uncertain if the
+        Raise TooLarge or QueueFull before anything is written, StoreFull if the disk is full, Uncertain if the
         outcome is unknown.
         """
         ...
 
     def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
-        """Lease up to `limit` ready messages addressed to nobody or to `consumer`, in the order of G4.
+        """Lease up to `limit` ready messages that have no target or the target `consumer`, in the order of G4.
 
-        All of one call share one token. A token that already holds messages returns those again and leases no more.
+        All of one call share one token. A token that already holds messages returns those again and leases no more. The
+        first characters of a token (`pabal.ids.consumer_tag`) stand for the consumer, which `consumers` names.
         """
         ...
 
@@ -231,16 +331,41 @@ class Store(Protocol):
     def expired(self, queue: str, limit: int) -> list[Lease]:
         """Take over leases that ran out and waiting messages past their `expires_at`.
 
-        Each comes under a new token with its attempt unchanged, to be settled at once by whoever judges it.
+        Each gets a new token and keeps its attempt count. The caller judges and settles it at once. If it does not, the
+        lease still counts as that of the consumer that had it.
         """
         ...
 
     def next_due(self, queue: str) -> float | None:
-        """Return the seconds until time alone changes something here (a delay, lease or ttl ends); None if nothing."""
+        """Return the seconds until a delay, a lease or a time to live ends; None if there is none."""
         ...
 
     def counts(self, queue: str) -> dict[State, int]:
-        """Count the messages in each state; tombstones are done, and what just came due may still be delayed."""
+        """Count the messages in each state. Tombstones count as done; a message just due may still count as delayed."""
+        ...
+
+    def counters(self, queue: str) -> Counters:
+        """Return the cumulative counts of a queue, of all handles of the store. Changes no message.
+
+        Of a process that was killed, the last leases and acknowledgements may be missing; on a server, all of its
+        last second but deaths and drops.
+        """
+        ...
+
+    def oldest(self, queue: str, state: State) -> float | None:
+        """Return since when the oldest message of a state has been in it; None if there is none.
+
+        For a ready one that is when it became due, for one in flight when it was leased (in the file store, which does
+        not keep that, when it became due).
+        """
+        ...
+
+    def consumers(self) -> list[Consumer]:
+        """Return the consumers of all queues that have leased in the last hour or hold messages, sorted by name.
+
+        Changes nothing. The file store does not keep when a message was leased: there a consumer holds it since the
+        lease, or since its last extension.
+        """
         ...
 
     def browse(self, queue: str, state: State, *, after: str = "", limit: int = 100) -> list[Entry]:
@@ -248,14 +373,18 @@ class Store(Protocol):
         ...
 
     def find(self, queue: str, id: str) -> Entry | None:
-        """Return one message, in whatever state it is."""
+        """Return one message in any state, or None."""
         ...
 
     def revive(self, queue: str, ids: Sequence[str]) -> list[str]:
         """Make dead messages ready again with no attempts and no time to live; return the ids that were dead.
 
-        From then on they are given with no `expires_at`, whatever they were published with.
+        From then on they have no `expires_at`.
         """
+        ...
+
+    def cancel(self, queue: str, ids: Sequence[str], *, inflight: bool = False) -> list[str]:
+        """Make waiting messages done, durably, and with `inflight` those that a consumer holds; return their ids."""
         ...
 
     def purge(
@@ -267,32 +396,52 @@ class Store(Protocol):
         """
         ...
 
+    def trim(self, queue: str, state: State, *, age: float, limit: int = 1000) -> int:
+        """Apply a retention: remove up to `limit` messages that have been in this state for `age` seconds.
+
+        As `purge`, but no wall clock that jumped ahead removes anything: a message must be too old at two looks,
+        between which `pabal.policy.retention.LOOK_SECONDS` have really passed. Any two processes may have them.
+        """
+        ...
+
+    def delete(self, queue: str, *, force: bool = False) -> int:
+        """Remove a queue with its settings, tombstones and dedup keys; return how many messages were removed.
+
+        Raise QueueNotEmpty if it has messages that are not done, and change nothing, unless `force` is given: then all
+        are removed, those in flight too. What is published meanwhile stays. A process that uses the queue later makes
+        it again. The counters stay. Repeating it after a crash is harmless.
+        """
+        ...
+
     def queues(self) -> list[str]:
-        """Name every queue, sorted."""
+        """Return the name of every queue, sorted. One that was deleted is among them only if it has messages."""
         ...
 
     def settings(self, queue: str) -> Mapping[str, Any] | None:
-        """Return the document given to `configure`, or None."""
+        """Return the document given to `configure`, or None. Raise InvalidPolicy if it is damaged."""
         ...
 
-    def configure(self, queue: str, settings: Mapping[str, Any]) -> None:
-        """Keep a document for this queue, durably, and wake whoever watches it."""
+    def configure(self, queue: str, settings: Mapping[str, Any], *, known: KnownSettings = ...) -> bool:
+        """Keep a document for this queue, durably, and wake its watchers.
+
+        With `known`, only if the document is still that one, or None if there was none; return whether it was kept.
+        """
         ...
 
     def facts(self) -> Mapping[str, str]:
-        """Say what an operator should know: place, format, how readers are woken, whether the ballast is there."""
+        """Return facts for operators: place, format, how readers are woken, whether the ballast is there."""
         ...
 
     def close(self) -> None:
-        """Release files and handles. Leases stay until they are settled or run out."""
+        """Close files and connections. Leases stay until they are settled or run out."""
         ...
 
 
 class Watch(Protocol):
-    """Sees that something may have become ready since it was made or last waited."""
+    """Wakes its caller when something may have become ready since it was made or last waited."""
 
     def wait(self, timeout: float) -> bool:
-        """Sleep until rung, woken or timed out; True if rung or woken."""
+        """Sleep until something may be ready, `wake` is called, or the timeout; False on timeout."""
         ...
 
     def wake(self) -> None:
@@ -303,32 +452,60 @@ class Watch(Protocol):
 
 
 @runtime_checkable
+class LastingWatch(Watch, Protocol):
+    """A watch that may stay open while nobody waits: what happens meanwhile takes no space that grows."""
+
+    lasting: bool
+
+
+@runtime_checkable
 class Waitable(Protocol):
     def watch(self, queues: Sequence[str]) -> Watch:
-        """Watch the queues from this moment on. Arm first, then try to lease, then wait."""
+        """Watch the queues from now on. Make the watch first, then try to lease, then wait."""
         ...
 
 
 @runtime_checkable
 class Checkable(Protocol):
     def check(self, *, repair: bool) -> list[Finding]:
-        """Look for what crashes and strangers leave behind, and mend it if asked. Never revives what is dead."""
+        """Look for leftovers of crashes and other programs; repair them if asked. Never revives dead messages."""
+        ...
+
+
+@runtime_checkable
+class Compactable(Protocol):
+    def compact(self) -> tuple[int, int]:
+        """Give the space of removed messages back to the file system; return the bytes before and after."""
+        ...
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    def adopt(self) -> list[Finding]:
+        """Publish the messages of files that no message of the index names; return what was done with each."""
+        ...
+
+
+@runtime_checkable
+class Rescuing(Protocol):
+    def rescue(self, path: Path) -> int:
+        """Add the messages that are whole in a damaged file of a store of this kind; return how many."""
         ...
 
 
 @runtime_checkable
 class Transactional(Protocol):
     def publish_in(self, connection: Any, drafts: Sequence[Draft]) -> list[Published]:
-        """Publish inside a transaction of the application's own: the messages are there if and only if it commits."""
+        """Publish inside a transaction of the application: the messages are there if and only if it commits."""
         ...
 
 
 @runtime_checkable
 class Movable(Protocol):
     def carry(self, queue: str, entries: Sequence[Entry], *, window: float = 300.0) -> list[str]:
-        """Take in messages as they stand in another store: id, state, attempts, due time and failure, durably.
+        """Take in messages of another store with id, state, attempts, due time and failure, durably.
 
-        They may be ready, delayed, dead or done, and join their groups in the order given; their dedup keys count for
-        `window` seconds more. Ids that are here are left alone; return the others. Repeating it is harmless.
+        They may be ready, delayed, dead or done, and join their groups in the order given. Their dedup keys count for
+        `window` seconds more. Ids that exist here are skipped; return the others. Repeating the call is harmless.
         """
         ...

@@ -31,7 +31,9 @@ def up(pabal: Pabal, *more: str) -> tuple["subprocess.Popen[str]", str]:
 def stop(process: "subprocess.Popen[str]") -> str:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 0 and not err, err
+    assert process.returncode == 0, err
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert {line["level"] for line in lines} <= {"info"}, err
     return out
 
 
@@ -67,6 +69,9 @@ def test_what_ends_is_started_again_and_one_folder_has_one_chat(pabal: Pabal) ->
             return False
 
     until(healthy)
+    log = [json.loads(line) for line in (pabal.place / "chat" / "chat.log").read_text().splitlines() if line[0] == "{"]
+    ended = [line for line in log if line.get("status") == -signal.SIGKILL]
+    assert {line["child"] for line in ended} == {"gateway", "worker"} and {line["node"] for line in ended} == {"up"}
     stop(process)
 
 
@@ -79,18 +84,67 @@ def test_status_says_how_a_chat_is(pabal: Pabal) -> None:
     def at_work() -> Any:
         [found] = pabal("chat", "status", "--root", root, "--json").documents
         reads = any(gateway["live"] for gateway in found["gateways"])
+        reads = reads and sum(worker["partitions"] for worker in found["workers"]) == 3
         return found if reads and found["gateway"] == found["worker"] == "ok" else None
 
     found = until(at_work)
     assert found["address"] == address and found["pid"] == process.pid
     assert {"gateway": "ok", "database": "ok", "toStore": 0, "toPublish": 0, "rejected": 0}.items() <= found.items()
     assert found["gateways"] == [{"name": "gateway", "live": True, "lag": 0}]
+    [worker] = found["workers"]
+    assert (worker["partitions"], worker["lag"]) == (3, 0)
+    assert found["restarts"] == {"gateway": 0, "worker": 0} and found["registration"] == "open"
+    ready = httpx2.get(f"{address}/ready")
+    assert ready.status_code == 200 and set(ready.json().values()) == {"ok"}
+    assert "pabal_chat_database_up 1" in httpx2.get(f"{address}/metrics").text
     urls = ("--topics", f"sqlite:{root}/topics.db", "--db", f"sqlite:{root}/chat.db")
     assert "database    ok" in pabal.ok("chat", "status", *urls)
     assert pabal("chat", "status", *urls[:2]).code == Exit.INVALID
     stop(process)
-    shown = pabal.ok("chat", "status", "--root", root)
-    assert "not up" in shown and "gateway     gone" in shown
+    gone = pabal("chat", "status", "--root", root)
+    assert gone.code == Exit.NOTHING and "nothing is stored" in gone.err
+    assert "not up" in gone.out and "gateway     gone" in gone.out
+
+
+def test_operators_look_after_users_rooms_and_old_messages(pabal: Pabal) -> None:
+    process, address = up(pabal)
+    root = ("--root", str(pabal.place / "chat"))
+    people = [{"email": f"{name}@example.org", "password": "long enough", "name": name} for name in ("ann", "bob")]
+    tokens = []
+    for person in people:
+        assert httpx2.post(f"{address}/auth/register", json=person).status_code == 201
+        tokens.append(httpx2.post(f"{address}/auth/login", json=person).json()["accessToken"])
+    ann, bob = ({"Authorization": f"Bearer {token}"} for token in tokens)
+    room = httpx2.post(f"{address}/rooms", json={"name": "kitchen"}, headers=ann).json()["id"]
+    assert [user["name"] for user in pabal("chat", "users", *root, "--json").documents] == ["ann", "bob"]
+    assert "ann@example.org" in pabal.ok("chat", "users", *root)
+    [found] = pabal("chat", "rooms", *root, "--json").documents
+    assert (found["id"], found["name"], found["members"]) == (room, "kitchen", 1)
+    assert "kitchen" in pabal.ok("chat", "rooms", *root)
+    [made] = pabal("chat", "invite", room, *root, "--json").documents
+    assert made["link"].startswith(f"{address}/#join={room}.")
+    body = {"invitation": made["invitation"]}
+    assert httpx2.post(f"{address}/rooms/{room}/join", json=body, headers=bob).status_code == 200
+    assert pabal("chat", "invite", "x", *root).code == Exit.STORE
+    url = f"{address}/rooms/{room}/messages"
+    until(lambda: httpx2.get(url, headers=ann).json()["messages"])
+    [reset] = pabal("chat", "reset-password", "ANN@example.org", *root, "--json").documents
+    again = {"email": "ann@example.org", "password": reset["password"]}
+    assert httpx2.post(f"{address}/auth/login", json=again).status_code == 200
+    assert "registration is closed" in pabal.ok("chat", "registration", "closed", *root)
+    late = {"email": "late@example.org", "password": "long enough"}
+    assert httpx2.post(f"{address}/auth/register", json=late).status_code == 403
+    pabal.ok("chat", "registration", "open", *root)
+    assert "0 messages" in pabal.ok("chat", "retention", "--older-than", "1d", *root)
+    assert "nothing was deleted" in pabal.ok("chat", "retention", "--older-than", "1ms", *root)
+    [gone] = pabal("chat", "retention", "--older-than", "1ms", "--delete", *root, "--json").documents
+    assert (gone["messages"], gone["deleted"]) == (1, True)
+    assert httpx2.get(url, headers=bob).json()["messages"] == []
+    acts = [line["act"] for line in pabal("chat", "audit", *root, "--json").documents]
+    assert acts == ["invite", "reset-password", "registration", "registration", "retention"]
+    assert "reset-password" in pabal.ok("chat", "audit", *root)
+    assert pabal("chat", "users", "--root", "nowhere").code == Exit.UNKNOWN
+    stop(process)
 
 
 @pytest.mark.parametrize("command", ["up", "status"])
@@ -100,7 +154,7 @@ def test_without_what_a_chat_needs_it_says_what_to_install(pabal: Pabal, command
         [sys.executable, "-c", program, "chat", command], cwd=pabal.place, env=pabal.env, capture_output=True, text=True
     )
     assert done.returncode == Exit.EXTRA and "ExtraMissing" in done.stderr
-    assert "pip install 'pabal[chat]'" in done.stderr and "Traceback" not in done.stderr
+    assert "its extra 'chat'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_gateway_and_a_worker_run_apart(pabal: Pabal) -> None:
@@ -169,14 +223,14 @@ def test_a_port_that_is_taken_is_named(pabal: Pabal) -> None:
 def test_every_limit_and_every_code_stands_in_the_reference() -> None:
     from dataclasses import fields
 
-    from pabal.chat.gateway.answers import STATUS
-    from pabal.chat.gateway.limits import Limits
+    from pabal.apps.chat.gateway.answers import STATUS
+    from pabal.apps.chat.gateway.limits import Limits
 
     root = Path(__file__).parent.parent.parent
     page = (root / "docs" / "reference" / "chat-api.md").read_text()
     for field in fields(Limits):
         assert f"| `{field.name}` | {field.default} |" in page, field.name
-    source = "".join(path.read_text() for path in (root / "src" / "pabal" / "chat" / "gateway").glob("*.py"))
+    source = "".join(path.read_text() for path in (root / "src" / "pabal" / "apps" / "chat" / "gateway").glob("*.py"))
     codes = set(re.findall(r'RequestRefused\(\s*\d{3}, "(\w+)"', source))
     assert len(codes) > 10
     codes |= {kind.__name__ for kind, status in STATUS if status < 500}

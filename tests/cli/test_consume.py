@@ -10,7 +10,7 @@ from tests.cli.command import Pabal, wait_until_caught
 
 KEYS = (
     "queue id receipt attempt failure body body_encoding type version sender target attributes headers priority group "
-    "dedup_key thread_id trace_id reply_to created_at expires_at"
+    "dedup_key unique thread_id trace_id reply_to created_at expires_at"
 ).split()
 
 
@@ -168,5 +168,5 @@ def test_options_that_make_no_sense_together_are_refused(pabal: Pabal) -> None:
         ["--wait", "soon"],
     ):
         ran = pabal("consume", "jobs", *args)
-        assert (ran.code, ran.err.split(":")[1]) == (2, " UsageError"), args
+        assert ran.code == 2 and "UsageError" in ran.err, args
     assert pabal("consume", "jobs", "--consumer", "a b", "--wait", "0.01").code == 2

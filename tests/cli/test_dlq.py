@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from pabal.policy.policy import Policy
 from tests.cli.command import COMMAND, Pabal
 from tests.cli.test_consume import fill
 
@@ -38,7 +39,7 @@ def test_a_limited_list_still_counts_all(dead: Pabal) -> None:
 
 def test_none_dead_gives_1(pabal: Pabal) -> None:
     pabal.ok("publish", "jobs", "1")
-    assert (pabal("list-dlq", "jobs").code, pabal("list-dlq", "jobs", "--json").code) == (1, 1)
+    assert (pabal("list-dlq", "jobs").code, pabal("list-dlq", "jobs", "--json").code) == (0, 0)
     assert pabal("reprocess", "jobs", "--all").code == 1
     assert pabal("list-dlq", "nojobs").code == 3
 
@@ -121,3 +122,57 @@ def test_purge_without_a_state_lists_them_on_one_line(pabal: Pabal) -> None:
 def test_what_is_in_flight_is_never_purged(pabal: Pabal) -> None:
     assert pabal("purge", "jobs", "--state", "inflight", "--yes").code == 2
     assert pabal("purge", "jobs", "--yes").code == 2
+
+
+def _editor(pabal: Pabal, monkeypatch: pytest.MonkeyPatch, script: str, program: str = "sed -i") -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", f"{program} {script}")
+    monkeypatch.setenv("TMPDIR", str(pabal.place))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def test_a_dead_message_is_edited_and_published_again(any_pabal: Pabal, monkeypatch: pytest.MonkeyPatch) -> None:
+    pabal = any_pabal
+    pabal.ok("publish", "jobs", '{"n": "wrong"}', "--id", "m1", "--dedup-key", "k")
+    with pabal.connect() as mq:
+        for delivery in mq.queue("jobs").lease():
+            delivery.bury("bad")
+    _editor(pabal, monkeypatch, "s/nothing/else/")
+    assert pabal.ok("edit-dlq", "jobs", "m1") == "not changed: nothing done"
+    _editor(pabal, monkeypatch, "s/}/]/")
+    ran = pabal("edit-dlq", "jobs", "m1")
+    assert ran.code == 2 and "your text is kept in" in ran.err
+    assert pabal.counts() == {"dead": 1}
+    _editor(pabal, monkeypatch, "s/wrong/right/")
+    (done,) = pabal("edit-dlq", "jobs", "m1", "--json").documents
+    assert done["edited"].startswith("m1-")
+    assert pabal.counts() == {"ready": 1}
+    (found,) = pabal("peek", "jobs", "--json").documents
+    assert found["body"] == {"n": "right"} and found["id"] == done["edited"]
+    assert pabal("edit-dlq", "jobs", "m1").code == 3
+
+
+def test_an_editor_that_fails_is_named_and_nothing_is_changed(pabal: Pabal, monkeypatch: pytest.MonkeyPatch) -> None:
+    pabal.ok("publish", "jobs", '{"n": "wrong"}', "--id", "m1")
+    with pabal.connect() as mq:
+        for delivery in mq.queue("jobs").lease():
+            delivery.bury("bad")
+        mq.queue("jobs").publish("another")
+        mq.queue("jobs").configure(Policy(max_waiting=1))
+    for program in ("false", "/no/such/editor"):
+        _editor(pabal, monkeypatch, "", program)
+        ran = pabal("edit-dlq", "jobs", "m1")
+        assert ran.code == 2 and program in ran.err and "Nothing was changed" in ran.err, ran
+    _editor(pabal, monkeypatch, "", "rm")
+    assert pabal.ok("edit-dlq", "jobs", "m1") == "not changed: nothing done"
+    assert list(pabal.place.glob("pabal-*")) == []
+    writes = pabal.place / "writes"
+    writes.write_text("#!/bin/sh\necho half a text > $1; exit 1\n")
+    writes.chmod(0o700)
+    _editor(pabal, monkeypatch, "", str(writes))
+    ran = pabal("edit-dlq", "jobs", "m1")
+    assert ran.code == 2 and "your text is kept in" in ran.err
+    _editor(pabal, monkeypatch, "s/wrong/right/")
+    ran = pabal("edit-dlq", "jobs", "m1")
+    assert ran.code == 5 and "your text is kept in" in ran.err and "QueueFull" in ran.err, ran
+    assert pabal.counts() == {"ready": 1, "dead": 1} and len(list(pabal.place.glob("pabal-*"))) == 2

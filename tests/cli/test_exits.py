@@ -137,12 +137,24 @@ def test_a_reader_that_goes_away_is_no_error_message(pabal: Pabal) -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_trouble(closed: str, tmp_path: Path) -> None:
-    command = f"{Path(sys.executable).parent}/pabal --url sqlite:{tmp_path}/x.db"
-    done = subprocess.run(
-        ["bash", "-c", f"{command} publish jobs 1 {closed} && {command} peek jobs {closed}"],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    commands = Path(sys.executable).parent
+    at = f"--url sqlite:{tmp_path}/x.db"
+    for line in (
+        f"{commands}/pabal {at} publish jobs 1",
+        f"{commands}/yirangmq {at} publish --queue jobs --message 1",
+        f"{commands}/pabal {at} peek jobs",
+    ):
+        done = subprocess.run(["bash", "-c", f"{line} {closed}"], capture_output=True, text=True)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     with connect(f"sqlite:{tmp_path}/x.db") as mq:
-        assert mq.queue("jobs").counts()[State.READY] == 1
+        assert mq.queue("jobs").counts()[State.READY] == 2
+
+
+def test_the_log_of_the_library_repeats_nothing(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [f"{Path(sys.executable).parent}/yirangmq", "--url", f"sqlite:{tmp_path}/x.db", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True)
+
+    key = run("publish", "--queue", "jobs", "--message", "1").stdout.strip()
+    run("consume", "--queue", "jobs")
+    assert run("nack", "--message-key", key, "--force").stderr == ""

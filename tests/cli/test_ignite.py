@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.ignite.table import COMMAND, Served, Table, ignite, soon
+from tests.apps.ignite.table import COMMAND, Served, Table, ignite, soon
 
 WORK = """
 agents:
   leader: {wake: hook}
   worker: {wake: exec, command: [/bin/sh, -c, "%s"]}
-retry: {limit: 1}
+retry: {limit: 0}
 """
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
@@ -64,7 +67,7 @@ def test_a_message_is_sent_awaited_read_and_done(root: Path) -> None:
         assert json.loads(text(root, "inbox", "leader", "--json"))["id"] == id
         text(root, "beat", "leader")
         assert text(root, "done", id) == f"done {id}\n"
-        assert "no agent has" in text(root, "done", id, code=3)
+        assert "no agent holds" in text(root, "done", id, code=3)
         assert soon(lambda: "done" in text(root, "inbox", "leader").splitlines()[-1])
         assert text(root, "inbox", "leader", "--wait", "0.1", code=1) == ""
     finally:
@@ -120,7 +123,7 @@ def test_status_and_top_show_the_team(root: Path) -> None:
     served = Served(root)
     try:
         assert soon(lambda: "busy" in text(root, "status"))
-        assert "user_goal" in text(root, "top")
+        assert " fly" in text(root, "top")
         document = json.loads(text(root, "status", "--json"))
         assert document["monitor"]["pid"] == served.process.pid  # type: ignore[union-attr]  # it runs
         leader = next(agent for agent in document["agents"] if agent["name"] == "leader")
@@ -157,11 +160,97 @@ def test_a_wake_test_tells_whether_it_worked(tmp_path: Path) -> None:
     assert "exit status 3" in text(table.root, "wake-test", "worker", code=6)
 
 
+def test_a_wake_test_runs_a_command_that_settles_its_message(tmp_path: Path) -> None:
+    root = tmp_path / "ws"
+    root.mkdir()
+    work = tmp_path / "work.sh"
+    work.write_text(
+        f"#!/bin/sh\nset -e\n{shlex.join(COMMAND)} mime build --from worker --to leader --type task_completed"
+        f' --body "{{task_id: t, title: x, status: success}}" -o answer.mime\n'
+        f'{shlex.join(COMMAND)} ignite $1 $2 "$IGNITE_MESSAGE"\n'
+    )
+    work.chmod(0o755)
+    for words, explicit, code in (
+        ("done, --then=answer.mime", "explicit", 0),
+        ("read, --body", "explicit", 6),
+        ("read, --body", "status", 0),
+        ("fail, --reason=no", "status", 6),
+    ):
+        worker = f"{{wake: exec, command: [./work.sh, {words}], done: {explicit}}}"
+        (root / "team.yaml").write_text(f"agents: {{leader: {{}}, worker: {worker}}}")
+        text(root, "init", "--no-teach")
+        out = text(root, "wake-test", "worker", code=code)
+        assert "woken by exec" in out or "pabal ignite" in out
+    assert not list(root.glob("queue/leader/*.mime"))
+
+
+def test_commands_find_the_workspace_from_any_folder_and_worktree(root: Path, tmp_path: Path) -> None:
+    def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        variables = {**os.environ, **more}
+        return subprocess.run(
+            [*COMMAND, "ignite", *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=60
+        )
+
+    project = tmp_path / "project"
+    (project / "src/deep").mkdir(parents=True)
+    for command in (
+        ["init", "-q"],
+        ["-c", "user.email=a@b", "-c", "user.name=a", "commit", "-qm", "x", "--allow-empty"],
+    ):
+        subprocess.run(["git", *command], cwd=project, check=True, timeout=60)
+    subprocess.run(["git", "worktree", "add", "-q", str(tmp_path / "tree")], cwd=project, check=True, timeout=60)
+    assert run(project, "init", "--no-teach").returncode == 0
+    assert subprocess.run(["git", "status", "--short", "-uall"], cwd=project, capture_output=True).stdout.split() == [
+        *(b"??", b".ignite/.gitignore"),
+        *(b"??", b".ignite/team.yaml"),
+    ]
+    clone = tmp_path / "clone"
+    for place in (tmp_path / "tree", clone):  # the team file may be in git
+        shutil.copytree(project / ".ignite", place / ".ignite", ignore=lambda at, names: {*names} - {"team.yaml"})
+    for folder in (project / "src/deep", tmp_path / "tree"):
+        assert json.loads(run(folder, "status", "--json").stdout)["root"] == str(project / ".ignite")
+    for command in (["status"], ["doctor"], ["say", "leader", "x"], ["inbox", "leader"]):
+        refused = run(clone, *command)
+        assert refused.returncode in (1, 3) and "`pabal ignite init` makes" in refused.stdout + refused.stderr
+    assert [path.name for path in clone.rglob("*")] == [".ignite", "team.yaml"]  # nothing is made by looking
+    assert run(tmp_path, "status").returncode == 3
+    served = Served(project / ".ignite")
+    try:
+        for to_env in ({}, {"IGNITE_ROOT": str(root)}):
+            send = ("send", "--to", "leader", "--type", "user_goal", "--body", "goal: x")
+            id = run(tmp_path / "tree", *send).stdout.strip()
+            path = run(project, "inbox", "leader", "--wait", "20").stdout.strip()
+            done = run(tmp_path, "done", path, **to_env)
+            assert done.stdout == f"done {id}\n", done
+    finally:
+        served.stop()
+
+
+def test_a_mistake_in_the_team_file_stops_no_command_of_a_running_team(root: Path) -> None:
+    served = Served(root)
+    try:
+        id = text(root, "send", "--to", "leader", "--type", "user_goal", "--body", "goal: fly").strip()
+        text(root, "inbox", "leader", "--wait", "20")
+        (root / "team.yaml").write_text("agents: {leader: {wakes: hook}}")
+        for arguments in (["status"], ["logs"], ["inbox", "leader"], ["beat", "leader"], ["read", id], ["done", id]):
+            ran = ignite(root, *arguments)
+            assert ran.returncode == 0 and b"wakes" in ran.stderr, ran
+        assert served.process is not None
+        os.kill(served.process.pid, signal.SIGHUP)
+        assert soon(lambda: b"team not reloaded" in (root / "logs/queue_monitor.jsonl").read_bytes())
+    finally:
+        served.stop()
+    assert "wakes" in text(root, "up", code=2)
+
+
 def test_each_mistake_in_the_team_file_has_a_line(root: Path) -> None:
     (root / "team.yaml").write_text("agents: {painter: {wake: exec}}")
     first, *mistakes = text(root, "status", code=2).splitlines()
     assert first.startswith("pabal: InvalidConfig: 2 mistakes in ")
-    assert mistakes == ["  agents.painter.command: wake: exec needs one", "  leader: leader is none of the agents"]
+    assert mistakes == [
+        "  agents.painter.command or preset: wake: exec needs one",
+        "  leader: leader is none of the agents",
+    ]
 
 
 def test_a_place_that_is_no_workspace_is_named(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pabal.ignite import mail
-from pabal.ignite.watchers.posting import lock_path
-from pabal.ignite.workspace import Workspace
+from pabal.apps.ignite import mail
+from pabal.apps.ignite.watchers.publish import lock_path
+from pabal.apps.ignite.workspace import Workspace
 from pabal.message import Message
-from pabal.runtime.lock import holder
+from pabal.runtime.role_lock import holder
 from pabal.store import State
+from tests.apps.ignite.workplace import make_workspace
 from tests.cli.command import Pabal
-from tests.ignite.workplace import make_workspace
 from tests.waiting import until
 
 WATCHERS = """
@@ -48,7 +48,7 @@ def send_list(workspace: Workspace, *tasks: dict[str, Any]) -> None:
 
 def coordinate(pabal: Pabal, workspace: Workspace) -> str:
     """Take the coordinator's turn as the monitor lets it; return what was printed."""
-    [delivery] = workspace.queue("coordinator").lease(1, 3600)
+    [delivery] = workspace.queue("coordinator").lease(1, visibility=3600)
     pabal.env["IGNITE_RECEIPT"] = str(delivery.receipt)
     ran = pabal.run("ignite", "coordinate")
     assert ran.code == 0, ran

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pabal.kingdom.documents import Event
-from pabal.kingdom.home import Home
+from pabal.apps.kingdom.documents import Event
+from pabal.apps.kingdom.envoy.questions import Question, Questions
+from pabal.apps.kingdom.home import Home
+from tests.apps.kingdom.realm import SUCCESS, eventually
 from tests.cli.command import Pabal
-from tests.kingdom.realm import SUCCESS, eventually
 
 
 class Kingdom:
@@ -23,6 +24,16 @@ class Kingdom:
 
     def __call__(self, *arguments: str) -> str:
         return self.pabal.ok("kingdom", *arguments, "--home", str(self.root))
+
+    def status(self, *arguments: str) -> str:
+        """Return the status, also of a kingdom that is down."""
+        ran = self.pabal("kingdom", "status", *arguments, "--home", str(self.root))
+        assert ran.code in (0, 1), ran
+        return ran.out.rstrip("\n")
+
+    def fails_with_output(self, *arguments: str) -> tuple[int, str]:
+        ran = self.pabal("kingdom", *arguments, "--home", str(self.root))
+        return ran.code, ran.out
 
     def fails(self, *arguments: str) -> tuple[int, str]:
         ran = self.pabal("kingdom", *arguments, "--home", str(self.root))
@@ -71,7 +82,7 @@ def test_a_mistake_in_the_configuration_is_named_and_the_rest_can_be_looked_at(k
     (kingdom.root / "config/king.yaml").write_text("concurrency: {max_soldiers: none}\n")
     code, told = kingdom.fails("up")
     assert code == 2 and "king.yaml" in told and "max_soldiers" in told
-    assert any("king.yaml" in line and "max_soldiers" in line for line in kingdom("status").splitlines())
+    assert any("king.yaml" in line and "max_soldiers" in line for line in kingdom.status().splitlines())
     assert kingdom("events") == "none"
     (kingdom.root / "config/system.yaml").write_text("lease_seconds: soon\n")
     code, told = kingdom.fails("status")
@@ -123,11 +134,17 @@ def test_events_and_tasks_say_why_they_wait(kingdom: Kingdom) -> None:
 def test_status_shows_roles_queues_and_problems(kingdom: Kingdom) -> None:
     kingdom("install-general", str(kingdom.package()))
     (kingdom.root / "config/generals/bad.yaml").write_text("name: [")
-    shown = kingdom("status")
+    code, shown = kingdom.fails_with_output("status")
+    assert code == 1 and "kingdom   down: `pabal kingdom up` starts it" in shown, "so a script notices it"
     assert "soldiers  0 of 3" in shown and "! skipped: " in shown and "bad.yaml" in shown
-    document = json.loads(kingdom("status", "--json"))
+    with Home.open(kingdom.root) as home:
+        Questions(home).ask(Question(task_id="task-20260101-001", text="merge?", asked_at="2026-01-01T00:00:00Z"))
+    first, *_ = kingdom.status().splitlines()
+    assert first.startswith("? task-20260101-001 asks for ") and first.endswith(" days: merge?")
+    document = json.loads(kingdom.status("--json"))
     assert {role["name"]: role["state"] for role in document["roles"]}["gen-pr"] == "gone"
-    assert document["queues"]["events"]["ready"] == 0 and document["health"] == "green"
+    assert document["queues"]["events"] == {"pending": 0, "dispatched": 0, "failed": 0, "completed": 0}
+    assert document["health"] == "green" and document["up"] is None
 
 
 def test_a_kingdom_goes_up_works_is_diagnosed_and_goes_down(kingdom: Kingdom) -> None:
@@ -142,7 +159,11 @@ def test_a_kingdom_goes_up_works_is_diagnosed_and_goes_down(kingdom: Kingdom) ->
     found = json.loads(kingdom("doctor", task, "--json"))
     assert found["result"]["status"] == "success" and found["prompt_bytes"] > 0 and found["soldier"]
     assert "soldier.spawned" in kingdom("doctor", task) and kingdom("doctor") == "no task failed lately"
-    assert json.loads(kingdom("logs", "--lines", "1").splitlines()[-1])["type"] == "task.completed"
+    assert json.loads(kingdom("logs", "--json", "--lines", "1").splitlines()[-1])["type"] == "task.completed"
+    told = kingdom("logs", "--task", task, "--since", "1h").splitlines()
+    assert any("task created: general gen-pr" in line for line in told) and all(task in line for line in told)
+    assert all("gen-pr" in line for line in kingdom("logs", "--general", "gen-pr").splitlines())
+    assert kingdom("logs", "--task", "task-20260101-999") == ""
     assert kingdom("down", "--timeout", "30") == "down"
     assert up.wait(30) == 0
     assert kingdom.fails("down")[0] == 3
@@ -157,7 +178,7 @@ def test_a_role_that_is_gone_while_the_kingdom_is_up_is_told_with_its_reason(kin
         up = kingdom.pabal.start("kingdom", "up", "--home", str(kingdom.root), stderr=told)
 
     def status() -> str:
-        return str(kingdom("status"))
+        return kingdom.status()
 
     eventually(lambda: "sentinel is gone: InvalidConfig" in status() and "king is gone" not in status(), status)
     health, _, problem, *_ = [line for line in status().splitlines() if "sentinel" in line and "gone" in line]

@@ -302,4 +302,4 @@ def test_a_script_for_the_original_tool_runs_unchanged(pabal: Pabal, tmp_path: P
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stdout) == (0, '"retry_count": "3"\ngoal: "README를 쓴다"'), done.stderr
+    assert (done.returncode, done.stdout) == (0, '"retry_count": "3"\ngoal: "README를 쓴다"\n'), done.stderr

@@ -32,7 +32,7 @@ def test_a_document_is_taken_as_it_stands(any_pabal: Pabal, tmp_path: Path) -> N
         "visibilityTimeoutSec: 30.0 -> 45.0",
     ]
     found = policy(any_pabal)
-    assert found["retry"].pop("poisonLimit") == 0
+    assert found["retry"].pop("poisonLimit") == 0 and not found["dlq"].pop("move")
     assert (
         found["visibilityTimeoutSec"] == 45 and found["retry"] == DOCUMENT["retry"] and found["dlq"] == DOCUMENT["dlq"]
     )
@@ -109,9 +109,9 @@ def test_a_policy_from_a_file_does_not_set_a_paused_queue_going(pabal: Pabal) ->
     pabal.ok("publish", "jobs", "1")
     pabal.ok("pause", "jobs")
     pabal.ok("policy", "set", "jobs", "--file", "-", stdin=json.dumps(DOCUMENT))
-    assert policy(pabal)["paused"] is True
-    pabal.ok("policy", "set", "jobs", "--file", "-", stdin='{"paused": false}')
-    assert policy(pabal)["paused"] is False
+    assert pabal("consume", "jobs").code == 1
+    ran = pabal("policy", "set", "jobs", "--file", "-", stdin='{"paused": false}')
+    assert ran.code == 2 and "pabal resume" in ran.err
 
 
 def test_an_unknown_queue_is_neither_shown_nor_paused(pabal: Pabal) -> None:
@@ -134,7 +134,8 @@ def test_a_policy_that_cannot_be_read_is_replaced_by_a_file(any_pabal: Pabal) ->
     assert "pabal policy set jobs --file PATH" in ran.err
     any_pabal.ok("policy", "set", "jobs", "--file", "-", stdin=json.dumps(DOCUMENT))
     found = policy(any_pabal)
-    assert (found["retry"]["limit"], found["maxBytes"], found["paused"]) == (4, 1 << 20, True)
+    assert (found["retry"]["limit"], found["maxBytes"]) == (4, 1 << 20)
+    assert any_pabal("consume", "jobs").code == 1  # and it stays paused
 
 
 def test_a_policy_that_cannot_be_read_is_put_right_by_its_wrong_value(pabal: Pabal) -> None:

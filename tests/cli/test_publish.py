@@ -94,7 +94,7 @@ def test_a_duplicate_returns_the_first_id_and_says_so(pabal: Pabal) -> None:
     assert (again.code, again.out.strip()) == (0, first)
     assert "duplicate" in again.err
     document = pabal("publish", "jobs", "2", "--dedup-key", "k", "--json").documents
-    assert document == [{"queue": "jobs", "id": first, "duplicate": True}]
+    assert document == [{"queue": "jobs", "id": first, "duplicate": True, "dead": False}]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_duplicate_returns_the_first_id_and_says_so(pabal: Pabal) -> None:
         ("NaN", "InvalidNumber"),
         ("-Infinity", "InvalidNumber"),
         ("1e999", "InvalidNumber"),
-        ('{"a": 1, "a": 2}', "DuplicateKey: a"),
+        ('{"a": 1, "a": 2}', "DuplicateKey: 'a' is there twice"),
         (r'"\ud800"', "InvalidText"),
         ("{}".encode("utf-16"), "NotUtf8"),
         (b"\xff", "NotUtf8"),
@@ -225,3 +225,33 @@ def test_an_error_never_shows_the_body(pabal: Pabal) -> None:
     pabal.ok("policy", "set", "jobs", "--set", "maxBytes=100")
     ran = pabal("publish", "jobs", "--text", stdin="secret" * 100)
     assert "secret" not in ran.err + ran.out
+
+
+def test_a_body_that_does_not_fit_is_said_to_be_dead_and_comes_back_when_it_is_mended(
+    any_pabal: Pabal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_pabal.ok("policy", "set", "jobs", "--set", 'schema={"type":"object"}', "--set", "onInvalid=dead-letter")
+    ran = any_pabal("publish", "jobs", "[1]", "--id", "unfit")
+    assert (ran.code, ran.out) == (0, "unfit\n") and ran.err.startswith(
+        "dead: its body does not fit the schema of jobs"
+    )
+    assert any_pabal("publish", "jobs", "[2]", "--json").documents[0]["dead"] is True
+    assert any_pabal("publish", "jobs", "{}", "--json").documents[0]["dead"] is False
+    assert "2  VALIDATION_ERROR" in any_pabal.ok("list-dlq", "jobs")
+    assert 'pabal_dead_letters_total{queue="jobs",reason="VALIDATION_ERROR"} 2' in any_pabal.ok("metrics")
+    ran = any_pabal("reprocess", "jobs", "unfit")
+    assert ran.code == 1 and "unfit stays dead: " in ran.err and "edit-dlq jobs unfit" in ran.err
+    monkeypatch.setenv("VISUAL", "sed -i s/1/2/")
+    ran = any_pabal("edit-dlq", "jobs", "unfit")
+    assert ran.code == 2 and "Nothing was changed" in ran.err and any_pabal.counts()["dead"] == 2
+    any_pabal.ok("policy", "set", "jobs", "--set", 'schema={"type":"array"}')
+    assert any_pabal("reprocess", "jobs", "--reason", "VALIDATION_ERROR").out.splitlines()[0] == "unfit"
+    assert any_pabal.counts() == {"ready": 3}
+
+
+def test_a_unique_message_is_stored_once_while_it_waits(any_pabal: Pabal) -> None:
+    first = any_pabal.ok("publish", "jobs", "1", "--unique", "rebuild")
+    again = any_pabal("publish", "jobs", "1", "--unique", "rebuild")
+    assert again.out.strip() == first and "duplicate" in again.err
+    any_pabal.ok("consume", "jobs", "--ack")
+    assert any_pabal.ok("publish", "jobs", "1", "--unique", "rebuild") != first

@@ -53,6 +53,15 @@ def test_bury_makes_it_dead_with_its_reason(any_pabal: Pabal, receipt: str) -> N
     assert "hopeless" in any_pabal.ok("list-dlq", "jobs")
 
 
+def test_a_failure_after_an_ack_is_refused(any_pabal: Pabal, receipt: str) -> None:
+    any_pabal.ok("ack", receipt)
+    for options in ((), ("--bury",)):
+        ran = any_pabal("nack", receipt, *options)
+        assert (ran.code, ran.out) == (4, "") and ran.err.startswith("pabal: LeaseLost: ")
+    assert any_pabal.counts() == {"done": 1}
+    assert json.loads(any_pabal.ok("metrics", "--json"))["queues"]["jobs"]["stale"] == 2
+
+
 def test_bury_and_delay_exclude_each_other(pabal: Pabal) -> None:
     assert pabal("nack", "jobs/a/b", "--bury", "--delay", "1").code == 2
 
@@ -85,7 +94,7 @@ def test_a_lease_taken_over_is_lost(any_pabal: Pabal) -> None:
     assert any_pabal("ack", second).code == 0
 
 
-@pytest.mark.parametrize("text", ["", "x", "a/b", "a/b/c/d", "//", "jobs//t"])
+@pytest.mark.parametrize("text", ["", "x", "a/b", "a/b/c/d", "//", "jobs//t", "jobs/a/\n", f"jobs/a/{'t' * 200}"])
 def test_what_is_no_receipt_is_refused(pabal: Pabal, text: str) -> None:
     ran = pabal("ack", text)
     assert (ran.code, ran.err.split(":")[1]) == (2, " InvalidReceipt")
@@ -105,3 +114,14 @@ def test_a_bad_receipt_stops_all_before_any_is_settled(pabal: Pabal) -> None:
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
 def test_a_lease_is_extended_by_a_time_above_0(pabal: Pabal, seconds: str) -> None:
     assert pabal("extend-lease", "jobs/a/b", "--", seconds).code == 2
+
+
+def test_cancel_says_which_were_waiting(any_pabal: Pabal) -> None:
+    for id in ("a", "b"):
+        any_pabal.ok("publish", "jobs", "1", "--id", id)
+    held = json.loads(any_pabal.ok("consume", "jobs", "--json"))["id"]
+    other = ({"a", "b"} - {held}).pop()
+    assert any_pabal.ok("cancel", "jobs", "a", "b") == f"cancelled {other}"
+    assert any_pabal("cancel", "jobs", "a", "b", "--json").code == 1
+    assert any_pabal.ok("cancel", "jobs", held, "--inflight") == f"cancelled {held}"
+    assert any_pabal("cancel", "nothing", "a").code == 3 and any_pabal.counts() == {"done": 2}

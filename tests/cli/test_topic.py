@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from pabal.cli.exits import Exit
-from pabal.connect_topics import connect_topics
-from pabal.consuming import consumer
-from pabal.handling import Received
+from pabal.connect import connect_topics
 from pabal.ids import new_token
-from pabal.policy import RetryPolicy
+from pabal.policy.policy import RetryPolicy
 from pabal.testing.store_place import soon
-from pabal.topic import Shape
+from pabal.topic_store import Shape
+from pabal.topics.attempts import Received
+from pabal.topics.consumer import consumer
 from tests.cli.command import Pabal
 
 

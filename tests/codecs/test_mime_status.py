@@ -8,8 +8,8 @@ import pytest
 
 from pabal.codec import Codec, Restatable
 from pabal.codecs.mime import MimeCodec
-from pabal.codecs.mime.document import told
-from pabal.codecs.mime.head import read_head
+from pabal.codecs.mime.document import as_json
+from pabal.codecs.mime.fields import read_head
 from pabal.errors import DecodeError
 from pabal.message import Message
 from pabal.store import State
@@ -25,7 +25,7 @@ AT = 1_770_692_400.0
 
 def words(data: bytes) -> dict[str, str]:
     moving = ("status", "processed_at", "retry_count", "last_retry_at", "error_reason", "error_at")
-    return {name: value for name, value in told(data).items() if name in moving and value}
+    return {name: value for name, value in as_json(data).items() if name in moving and value}
 
 
 def test_a_file_that_nobody_took_has_no_status() -> None:

@@ -7,8 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pabal.codecs.mime.yaml_read import MAX_YAML, read
-from pabal.codecs.mime.yaml_text import write
+from pabal.codecs.yaml import MAX_YAML, read, write
 from pabal.errors import InvalidInput
 from pabal.jsontext import Json
 
@@ -171,6 +170,9 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "standard tag": ("a: !!str 1", "UnsafeTag"),
     "own tag": ("a: !x {}", "UnsafeTag"),
     "tag on a key": ("!!str a: 1", "UnsafeTag"),
+    "tag directive": ("%TAG ! tag:x,2000:\n--- 1\n", "UnsafeTag"),
+    "tag directive after a comment": ("# x\n\n%TAG !a! b\n--- 1\n", "UnsafeTag"),
+    "tag directive of a second document": ("a\n...\r%TAG !a! b\n--- 1\n", "UnsafeTag"),
     "list as key": ("? [a]\n: 1", "InvalidKey"),
     "object as key": ("{{a: 1}: 2}", "InvalidKey"),
     "nothing as key": ("?\n: 1", "InvalidKey"),
@@ -202,6 +204,17 @@ def test_hostile_yaml_is_refused_by_name(text: str | bytes, code: str, loader: A
         read(text.encode() if isinstance(text, str) else text, loader)
     assert caught.value.code == code
     assert len(str(caught.value)) < 200
+
+
+def test_tag_directives_never_reach_the_parser() -> None:
+    """It takes quadratic time for them: each is compared with all before."""
+
+    def parser(text: str) -> Any:
+        pytest.fail("the parser was asked")
+
+    with pytest.raises(InvalidInput, match="%TAG"):
+        read("".join(f"%TAG !a{number}! b\n" for number in range(100)).encode(), parser)
+    assert read(b"a: |\n  %TAG is text here\n") == {"a": "%TAG is text here\n"}
 
 
 @pytest.mark.parametrize("loader", _SLOW_AND_FAST)

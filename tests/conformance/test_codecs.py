@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pabal.codecs.json import JsonCodec
+from pabal.codecs.json import JsonCodec, RowCodec, RowReader
 from pabal.errors import DecodeError
 from pabal.message import Message
 from pabal.testing import CodecSuite
@@ -41,6 +41,26 @@ class TestJsonCodec(CodecSuite):
         GOLDEN / "bare-1.json": ("", Message(id="m", body=None)),
         GOLDEN / "bytes-1.json": ("blobs", Message(id="m-2", body=bytes(range(256)), created_at=1_700_000_000.0)),
     }
+
+
+class TestRowCodec(CodecSuite):
+    codec = RowCodec()
+    golden = {
+        GOLDEN / "full-1.json": ("telemetry", FULL),
+        GOLDEN / "bytes-1.row": ("blobs", Message(id="m-2", body=bytes(range(256)), created_at=1_700_000_000.0)),
+    }
+
+
+def test_a_column_has_the_bytes_of_a_body_as_they_are() -> None:
+    message = Message(id="m", body=b"\0\xff" * 500)
+    data = RowCodec().encode(message)
+    assert data.endswith(b"\0" + b"\0\xff" * 500)
+    reader = RowReader()
+    assert reader.decode(data) == reader.decode(data, own=True) == message
+    assert reader.encode(message) == JsonCodec().encode(message)
+    for damaged in (JsonCodec().encode(message) + b"\0abc", data[1:], b"\0" + data):
+        with pytest.raises(DecodeError):
+            reader.decode(damaged, own=True)
 
 
 def deep(levels: int) -> bytes:

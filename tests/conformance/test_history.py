@@ -10,9 +10,9 @@ import pytest
 from pabal.clock import SystemClock
 from pabal.message import Message
 from pabal.store import Dead, Done, Draft, Failure, Lease, Outcome, Retry, Settlement, State
+from pabal.stores.memory import MemoryStore, Place
 from pabal.testing import Event, History, ManualClock, check_history, read_history
 from pabal.testing.history import body_hash
-from tests.conformance.memory_store import MemoryStore, Place
 
 QUEUES = ("jobs", "next")
 SEEDS = range(80)

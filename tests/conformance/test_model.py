@@ -2,9 +2,9 @@
 
 import pytest
 
+from pabal.stores.memory import MemoryStore, Place
 from pabal.testing import ManualClock, StoreSuite
 from pabal.testing.store_place import Damage, Reopen
-from tests.conformance.memory_store import MemoryStore, Place
 
 
 class TestMemoryStore(StoreSuite):

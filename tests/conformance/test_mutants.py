@@ -9,8 +9,8 @@ import pytest
 
 from pabal.message import Message, replace
 from pabal.store import Dead, Done, Draft, Lease, Outcome, Published, Receipt, Retry, Settlement, State, Verdict
+from pabal.stores.memory import WAITING, MemoryStore, Place, Row
 from pabal.testing import ManualClock, StoreSuite
-from tests.conformance.memory_store import WAITING, MemoryStore, Place, Row
 
 
 class LeasesNeverEnd(MemoryStore):
@@ -315,6 +315,44 @@ class LeasedByAll(MemoryStore):
         return lease
 
 
+class UniqueWhileItWaitsOnly(MemoryStore):
+    def _live_id(self, draft: Draft) -> str | None:
+        id = super()._live_id(draft)
+        return id if id and self._place.rows[draft.queue][id].state in WAITING else None
+
+
+class UniqueForEver(MemoryStore):
+    def _live_id(self, draft: Draft) -> str | None:
+        return self._place.unique.get((draft.queue, draft.message.unique)) if draft.message.unique else None
+
+
+class UniqueIgnored(MemoryStore):
+    def _live_id(self, draft: Draft) -> str | None:
+        return None
+
+
+class CancelSparesTheHolder(MemoryStore):
+    def cancel(self, queue: str, ids: Sequence[str], *, inflight: bool = False) -> list[str]:
+        held = {row.id: row.token for row in self._rows(queue) if row.state is State.INFLIGHT}
+        found = super().cancel(queue, ids, inflight=inflight)
+        for id in filter(held.get, found):
+            self._place.rows[queue][id].settled_by = held[id], Done
+        return found
+
+
+class CancelTakesInflight(MemoryStore):
+    def cancel(self, queue: str, ids: Sequence[str], *, inflight: bool = False) -> list[str]:
+        return super().cancel(queue, ids, inflight=True)
+
+
+class CancelForgets(MemoryStore):
+    def cancel(self, queue: str, ids: Sequence[str], *, inflight: bool = False) -> list[str]:
+        found = super().cancel(queue, ids, inflight=inflight)
+        for id in found:
+            del self._place.rows[queue][id]
+        return found
+
+
 class PurgeTakesInflight(MemoryStore):
     def purge(
         self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
@@ -332,6 +370,16 @@ class PurgeIgnoresAge(MemoryStore):
         self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
     ) -> int:
         return super().purge(queue, state, limit=limit, ids=ids)
+
+
+class TrimTrustsTheWallClock(MemoryStore):
+    def trim(self, queue: str, state: State, *, age: float, limit: int = 1000) -> int:
+        return self.purge(queue, state, age=age, limit=limit)
+
+
+class TrimNever(MemoryStore):
+    def trim(self, queue: str, state: State, *, age: float, limit: int = 1000) -> int:
+        return 0
 
 
 class SizeInCharacters(MemoryStore):
@@ -431,8 +479,16 @@ MUTANTS: dict[type[MemoryStore], str] = {
     TokenIgnored: "test_a_token_that_holds_messages_gives_those_again",
     LimitIgnored: "test_a_lease_takes_no_more_than_its_limit",
     LeasedByAll: "test_g2_a_leased_message_is_nobody_elses",
+    UniqueWhileItWaitsOnly: "test_g12_a_unique_key_is_taken_until_its_message_is_done_or_dead",
+    UniqueForEver: "test_g12_a_unique_key_is_taken_until_its_message_is_done_or_dead",
+    UniqueIgnored: "test_g12_of_publishers_at_the_same_time_one_stores",
+    CancelSparesTheHolder: "test_g13_what_waits_is_cancelled_and_what_is_held_only_if_asked",
+    CancelTakesInflight: "test_g13_what_waits_is_cancelled_and_what_is_held_only_if_asked",
+    CancelForgets: "test_g13_what_waits_is_cancelled_and_what_is_held_only_if_asked",
     PurgeTakesInflight: "test_purge_never_takes_what_is_inflight",
     PurgeIgnoresAge: "test_purge_spares_what_is_younger_than_age",
+    TrimTrustsTheWallClock: "test_trim_removes_nothing_for_a_clock_that_jumped",
+    TrimNever: "test_trim_removes_what_is_too_old_after_a_while",
     SizeInCharacters: "test_a_document_of_max_bytes_is_the_largest_taken",
     RoomForOneMore: "test_a_queue_takes_exactly_max_waiting",
     PartOfABatchStays: "test_one_too_large_message_keeps_the_whole_batch_out",

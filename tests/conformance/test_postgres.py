@@ -20,11 +20,6 @@ YEAR = 365 * 86_400.0
 
 class TestPostgresStore(StoreSuite):
     @pytest.fixture
-    def schema(self, postgres: PostgresServer) -> Iterator[str]:
-        with postgres.schema() as schema:
-            yield schema
-
-    @pytest.fixture
     def clock(self, postgres: PostgresServer, schema: str) -> Iterator[ManualClock]:
         PostgresStore(postgres.url, schema=schema).close()
         clock = ServerClock(postgres.url, schema)
@@ -33,7 +28,7 @@ class TestPostgresStore(StoreSuite):
 
     @pytest.fixture
     def reopen(self, postgres: PostgresServer, schema: str, clock: ManualClock) -> Reopen:
-        return lambda: PostgresStore(postgres.url, schema=schema, patience=5.0)
+        return lambda: PostgresStore(postgres.url, schema=schema, clock=clock, patience=5.0)
 
     @pytest.fixture
     def damage(self, postgres: PostgresServer, schema: str) -> Damage:

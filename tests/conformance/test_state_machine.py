@@ -35,9 +35,9 @@ from pabal.store import (
     Terms,
     Verdict,
 )
+from pabal.stores.memory import MemoryStore, Place
 from pabal.stores.postgres import PostgresStore
 from pabal.testing import ManualClock
-from tests.conformance.memory_store import MemoryStore, Place
 from tests.openers import OPENERS, Opener
 from tests.services.postgres import PostgresServer
 from tests.services.postgres_clock import ServerClock
@@ -167,6 +167,13 @@ class StoreMachine(RuleBasedStateMachine):
         ids = [dead[n % len(dead)] for n in ns]
         assert self.store.revive(queue, ids) == self.model.revive(queue, ids)
 
+    @precondition(lambda self: self.made)
+    @rule(queue=_queues, ns=st.lists(st.integers(0, 1000), min_size=1, max_size=3), inflight=st.booleans())
+    def cancel(self, queue: str, ns: Sequence[int], inflight: bool) -> None:
+        self.sweep(queue)
+        ids = [f"m-{1 + n % self.made:04d}" for n in ns]
+        assert self.store.cancel(queue, ids, inflight=inflight) == self.model.cancel(queue, ids, inflight=inflight)
+
     def held(self, state: State, queue: str) -> list[str]:
         return [entry.id for entry in self.model.browse(queue, state, limit=10_000)]
 
@@ -235,7 +242,7 @@ class PostgresMachine(StoreMachine):
         return ServerClock(self.server.url, self.schema)
 
     def open(self) -> Store:
-        return PostgresStore(self.server.url, schema=self.schema, patience=5.0)
+        return PostgresStore(self.server.url, schema=self.schema, clock=getattr(self, "clock", None), patience=5.0)
 
     def leave(self) -> None:
         assert isinstance(self.clock, ServerClock)

@@ -7,8 +7,8 @@ import pytest
 
 from pabal.testing import TopicSuite
 from pabal.testing.topic_place import Damage, Reopen
-from pabal.topics.kafka import KafkaSettings, KafkaTopics
-from pabal.topics.sqlite import SqliteTopics
+from pabal.topic_stores.kafka import KafkaSettings, KafkaTopics
+from pabal.topic_stores.sqlite import SqliteTopics
 from tests.openers import flipped
 from tests.services.kafka import KafkaServer
 

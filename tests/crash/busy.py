@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pabal import durable
 from pabal.errors import StoreError
+from pabal.store import Done, Retry
 from pabal.testing.history import History
-from tests.crash.recorder import AheadClock, Recorder, draft
+from tests.crash.recorder import FAILED, AheadClock, Recorder, draft
 from tests.openers import OPENERS
 
 LEASE_SECONDS = 1.0
@@ -54,6 +55,27 @@ def consume(recorder: Recorder, name: str, chance: random.Random) -> None:
             # else it is dropped, as by a consumer that died
 
 
+def publish_many(recorder: Recorder, name: str, chance: random.Random) -> None:
+    """Publish batches of a hundred, now and then into groups and under keys."""
+    for n in count():
+        group, key = chance.choice((("", ""), ("", ""), (f"g {name}", ""), ("", f"k {name} {n}")))
+        recorder.publish(*(draft(f"{name}-{n}-{m}", group=group, key=f"{key} {m}" if key else "") for m in range(100)))
+
+
+def consume_many(recorder: Recorder, name: str, chance: random.Random) -> None:
+    """Lease up to a hundred and settle them together; give some back, and drop some."""
+    for n in count():
+        queue = chance.choice(QUEUES)
+        if n % 20 == 0:
+            recorder.sweep(queue)
+        leases = recorder.lease(100, LEASE_SECONDS, queue=queue)
+        kept = [lease for lease in leases if chance.random() > 0.01]
+        recorder.settle(*((lease, Retry(failure=FAILED) if chance.random() < 0.02 else Done()) for lease in kept))
+
+
+ROLES = {"publish": publish, "consume": consume, "publish_many": publish_many, "consume_many": consume_many}
+
+
 def break_on_purpose(fault: str) -> None:
     if fault == "no-dir-sync":
         durable.sync_dir = lambda path: None
@@ -81,7 +103,7 @@ def main(store: str, place: str, history: str, role: str, seed: str, fault: str 
         OPENERS[store].open(Path(place), clock), History(Path(history), clock=clock, seed=int(seed)), clock
     )
     try:
-        {"publish": publish, "consume": consume}[role](recorder, name, random.Random(seed))
+        ROLES[role](recorder, name, random.Random(seed))
     except StoreError as exc:
         # After a power cut this is how it ends; whoever started the process knows whether there was one.
         Path(history).with_suffix(".failed").write_text(f"{type(exc).__name__}: {exc}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.harness import Zygote
+from tests.crash.harness import Commands, Zygote
 from tests.openers import OPENERS
 
 
@@ -16,6 +16,14 @@ def zygotes() -> Iterator[dict[str, Zygote]]:
     yield started
     for zygote in started.values():
         zygote.close()
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    need("strace", shutil.which("strace") is not None)
+    started = Commands()
+    yield started
+    started.close()
 
 
 @pytest.fixture(params=OPENERS)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pabal.store import Done, Draft, Lease, Outcome, Settlement, State
+from pabal.store import Dead, Done, Draft, Lease, Outcome, Settlement, State
 from pabal.testing.history import History
+from pabal.testing.store_place import FAILED
 from tests.crash.recorder import AheadClock, Recorder, draft
 from tests.openers import OPENERS
 
@@ -33,6 +34,19 @@ def _one_there(recorder: Recorder) -> list[Lease]:
     # A first message makes the queue, so that what is cut is the operation and not the making of folders.
     recorder.publish(draft("first"))
     return []
+
+
+def _one_unique_left(recorder: Recorder) -> list[Lease]:
+    """Leave the record of a key whose message is done."""
+    recorder.publish(draft("first", unique="k"))
+    for lease in recorder.lease(1):
+        recorder.ack(lease)
+    return []
+
+
+def _publish_unique(recorder: Recorder, _: list[Lease]) -> None:
+    recorder.publish(draft("one", unique="k"))
+    recorder.publish(draft("two", unique="k"), draft("three", unique="l"))
 
 
 def _two_leased(recorder: Recorder) -> list[Lease]:
@@ -76,6 +90,11 @@ def _ack_all_with_follow_ups(recorder: Recorder, leases: list[Lease]) -> None:
     recorder.settle(*((lease, Done(_follow_ups(lease))) for lease in leases))
 
 
+def _ack_with_a_unique_follow_up(recorder: Recorder, leases: list[Lease]) -> None:
+    for number, lease in enumerate(leases):
+        recorder.ack(lease, draft(f"then-{number}", unique=f"u-{number}"))
+
+
 def _ack_in_two_steps(recorder: Recorder, lease: Lease) -> None:
     """Break the promise on purpose: what is recorded as one step is done as two."""
     then = (draft(f"{lease.receipt.id}-1", queue="next"), draft(f"{lease.receipt.id}-2", queue="last"))
@@ -104,11 +123,28 @@ def _recover(recorder: Recorder, _: list[Lease]) -> None:
         recorder.lease(1, queue=queue)
 
 
+def _full_queue(recorder: Recorder) -> list[Lease]:
+    """Fill a queue that is deleted; what becomes of it is not written down."""
+    names = [("a", "g"), ("b", "g"), ("c", ""), ("d", "")]
+    drafts = [draft(id, queue="gone", group=group, key=f"key {id}") for id, group in names]
+    recorder.store.publish([*drafts, draft("e", queue="gone", delay=60.0)])
+    recorder.store.configure("gone", {"paused": False})
+    leases = recorder.store.lease("gone", 3, 60.0)
+    recorder.store.settle([Settlement(leases[0].receipt, Done()), Settlement(leases[1].receipt, Dead(FAILED))])
+    return []
+
+
+def _delete(recorder: Recorder, _: list[Lease]) -> None:
+    recorder.store.delete("gone", force=True)
+
+
 OPERATIONS: dict[str, Operation] = {
     "publish": _publish(draft("one", size=2000)),
     "publish-new-queue": _publish(draft("one", queue="fresh")),
     "publish-batch": _publish(draft("b-1"), draft("b-2"), draft("b-3"), draft("c", queue="next")),
     "publish-key": _publish(draft("one", key="k"), draft("two", key="k")),
+    "publish-unique": Operation(_one_unique_left, _publish_unique),
+    "ack-then-unique": Operation(_two_leased, _ack_with_a_unique_follow_up),
     "publish-group": _publish(draft("a", group="g"), draft("b", group="g")),
     "publish-delayed": _publish(draft("one", delay=60.0)),
     "lease": Operation(_one_there, lambda recorder, _: recorder.lease(2)),
@@ -122,10 +158,13 @@ OPERATIONS: dict[str, Operation] = {
     "extend": _settle(lambda recorder, lease: recorder.extend(lease, 600.0)),
     "sweep": Operation(_two_lapsed, lambda recorder, _: recorder.sweep()),
     "revive": Operation(_two_dead_and_one_done, lambda recorder, _: recorder.revive("first", "third")),
+    "cancel": Operation(_two_leased, lambda recorder, _: recorder.cancel("first", "third")),
     "purge": Operation(_two_dead_and_one_done, _purge),
     "configure": Operation(_one_there, lambda recorder, _: recorder.store.configure("jobs", {"paused": False})),
     "recover": Operation(_one_there, _recover),
 }
+
+DELETE: dict[str, Operation] = {"delete": Operation(_full_queue, _delete)}
 
 # What the tests must find fault with, or they would find nothing.
 BROKEN: dict[str, Operation] = {"ack-then-in-two-steps": _settle(_ack_in_two_steps)}

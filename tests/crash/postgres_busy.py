@@ -39,16 +39,6 @@ class Patient(Recorder):
                 continue
 
 
-def publish(recorder: Recorder, name: str, chance: random.Random) -> None:
-    for n in count():
-        survive(lambda n=n: busy.publish(recorder, f"{name}.{n}", chance))  # type: ignore[misc]  # mypy cannot type a lambda with a default
-
-
-def consume(recorder: Recorder, name: str, chance: random.Random) -> None:
-    while True:
-        survive(lambda: busy.consume(recorder, name, chance))
-
-
 def survive(work: Callable[[], None]) -> None:
     """Work until the store gives up on its server, then rest."""
     try:
@@ -61,7 +51,9 @@ def main(url: str, schema: str, history: str, role: str, seed: str) -> None:
     clock = SystemClock()
     store = PostgresStore(url, schema=schema, patience=60.0)
     recorder = Patient(store, History(Path(history), clock=clock, seed=int(seed)), clock)
-    {"publish": publish, "consume": consume}[role](recorder, Path(history).stem, random.Random(seed))
+    name, chance = Path(history).stem, random.Random(seed)
+    for n in count():
+        survive(lambda n=n: busy.ROLES[role](recorder, f"{name}.{n}", chance))  # type: ignore[misc]  # mypy cannot type a lambda with a default
 
 
 if __name__ == "__main__":

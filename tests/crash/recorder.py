@@ -27,12 +27,23 @@ class AheadClock(SystemClock):
         return super().boot() + self.ahead
 
 
-def draft(id: str, *, queue: str = "jobs", group: str = "", key: str = "", size: int = 10, delay: float = 0.0) -> Draft:
+def draft(
+    id: str,
+    *,
+    queue: str = "jobs",
+    group: str = "",
+    key: str = "",
+    unique: str = "",
+    size: int = 10,
+    delay: float = 0.0,
+) -> Draft:
     """Return a message whose body can be known again."""
     body = {"id": id, "filler": "x" * size}
     # Every second one as a queue makes them, with an id that nobody chose: there the store keeps no record of the id.
     given = crc32(id.encode()) % 2 == 0
-    return Draft(queue, Message(id=id, body=body, group=group, dedup_key=key), delay=delay, given_id=given)
+    return Draft(
+        queue, Message(id=id, body=body, group=group, dedup_key=key, unique=unique), delay=delay, given_id=given
+    )
 
 
 class Recorder:
@@ -143,6 +154,13 @@ class Recorder:
         for id in ids:
             self._history.note("revive", id=id)
         self.store.revive(queue, ids)
+
+    def cancel(self, *ids: str, queue: str = "jobs") -> None:
+        for id in ids:
+            self._history.note("cancel", "invoke", id=id)
+        found = self.store.cancel(queue, ids, inflight=True)
+        for id in ids:
+            self._history.note("cancel", "ok" if id in found else "fail", id=id, durable=True)
 
     def survey(self) -> None:
         """Write down what the store holds."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pabal.connect import back_up, connect, restore
 from pabal.errors import StoreFull
 from pabal.testing.history import History, check_history, read_history
 from tests.crash.conftest import need
@@ -26,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Disk]:
     need("root and mkfs.ext4 for a small disk", os.geteuid() == 0 and shutil.which("mkfs.ext4", path=SBIN) is not None)
     disk = Disk(tmp_path, megabytes=40)
     yield disk
-    disk.unmount()
+    disk.close()
 
 
 @pytest.mark.root
@@ -45,6 +46,35 @@ def test_g9_a_full_disk_takes_nothing_in_and_lets_everything_out(store: str, sma
         one_state_each(opened)
         recorder.drain()
     assert check_history(read_history([tmp_path / "full.jsonl"])).harm == {}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("scheme", ["sqlite", "file", "hybrid"])
+def test_a_backup_that_finds_no_room_names_its_own_disk_and_leaves_the_last_one(
+    scheme: str, small_disk: Disk, tmp_path: Path
+) -> None:
+    url, copy = f"{scheme}:{tmp_path / 'store'}", small_disk.mount_point / "copy.tar"
+    with connect(url) as mq:
+        mq.queue("jobs").publish(1)
+        back_up(url, copy)
+        first = copy.read_bytes()
+        mq.queue("jobs").publish_many(["x" * 500_000] * 20)
+    (small_disk.mount_point / "other").write_bytes(bytes(26 << 20))
+    with pytest.raises(StoreFull, match="while writing .*copy.tar"):
+        back_up(url, copy)
+    assert copy.read_bytes() == first and sorted(os.listdir(small_disk.mount_point)) == [
+        "copy.tar",
+        "lost+found",
+        "other",
+    ]
+    with pytest.raises(StoreFull):
+        restore(f"{scheme}:{small_disk.mount_point / 'new'}", _elsewhere(url, tmp_path))
+    assert sorted(os.listdir(small_disk.mount_point)) == ["copy.tar", "lost+found", "other"]
+
+
+def _elsewhere(url: str, folder: Path) -> Path:
+    back_up(url, folder / "large.tar")
+    return folder / "large.tar"
 
 
 def work_off(recorder: Recorder) -> int:

@@ -1,12 +1,16 @@
 """kill -9 at every system call of every operation, then again while the next process recovers: G1 to G8 still hold."""
 
 import random
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.crash.harness import SOAK, Zygote, judge, scratch
+from pabal.store import State
+from tests.crash.harness import SOAK, Zygote, judge, one_state_each, scratch
 from tests.crash.operations import BROKEN, OPERATIONS
+from tests.crash.recorder import AheadClock, draft
+from tests.openers import OPENERS
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, "open"])
@@ -39,3 +43,19 @@ def test_a_broken_promise_is_found(zygote: Zygote, operation: str) -> None:
             zygote.kill(operation, Path(folder), point)
             found += "half" in judge(zygote.store, Path(folder)).harm
     assert found > 0
+
+
+def test_a_delete_that_was_killed_anywhere_is_finished_by_a_repeat(zygote: Zygote) -> None:
+    points = zygote.points("delete")
+    chance = random.Random("delete")
+    for point in points if SOAK else chance.sample(points, min(len(points), 25)):
+        with scratch() as folder:
+            assert zygote.kill("delete", Path(folder), point), f"never came to {point.told}"
+            with closing(OPENERS[zygote.store].open(Path(folder, "place"), AheadClock())) as store:
+                one_state_each(store)
+                store.delete("gone", force=True)
+                assert store.queues() == [] and not any(store.counts("gone").values()), point.told
+                assert store.settings("gone") is None
+                again = store.publish([draft(id, queue="gone", key=f"key {id}") for id in "abcde"])
+                assert not any(answer.duplicate for answer in again), point.told
+                assert store.counts("gone") == {**store.counts("other"), State.READY: 5}, point.told

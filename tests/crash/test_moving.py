@@ -13,7 +13,7 @@ from pabal.connect import connect
 from pabal.errors import StoreError
 from pabal.store import State
 from tests.crash.harness import SOAK
-from tests.moving import QUEUE, fill, survey
+from tests.queues.moving import QUEUE, fill, survey
 from tests.services.postgres import PostgresServer
 
 KILLS = 30 if SOAK else 4
@@ -60,7 +60,7 @@ def _carried(url: str) -> int:
         return 0
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 if SOAK else 300)
 @pytest.mark.parametrize(("old", "new"), PAIRS, ids=lambda kind: str(kind))
 def test_a_move_killed_at_random_loses_and_doubles_nothing(
     old: str, new: str, postgres: PostgresServer, tmp_path: Path

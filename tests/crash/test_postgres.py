@@ -4,11 +4,12 @@ Nothing is lost, nothing settled comes back, no stale receipt is taken. The serv
 """
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ CLIENT_KILLS = 500 if SOAK else 15
 SERVER_CRASHES = 20 if SOAK else 3
 CUTS = 200 if SOAK else 15
 SLEEPS = 50 if SOAK else 3
+MESSAGES = 1_000_000 if SOAK else 1_000
+ROUND_KILLS = 30 if SOAK else 4  # a round has a schema of its own
 AHEAD = """
 create or replace function {0}.steady() returns double precision language sql volatile
   as 'select extract(epoch from clock_timestamp())::double precision + 7200'"""
@@ -35,13 +38,13 @@ create or replace function {0}.steady() returns double precision language sql vo
 class Crew:
     """Busy processes at one schema, of which each can be killed and replaced."""
 
-    def __init__(self, url: str, schema: str, folder: Path, seed: int) -> None:
+    def __init__(self, url: str, schema: str, folder: Path, seed: int, roles: Sequence[str]) -> None:
         self._start = [sys.executable, "-m", "tests.crash.postgres_busy", url, schema]
         self._folder = folder
         self._chance = random.Random(seed)
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._number = 0
-        for role in ROLES:
+        for role in roles:
             self._add(role)
 
     def kill_one(self) -> None:
@@ -106,12 +109,14 @@ class _Later(SystemClock):
         return super().boot() + 7200.0
 
 
-def storm(server: PostgresServer, url: str, folder: Path, harm: Callable[[Crew], None]) -> Report:
+def storm(
+    server: PostgresServer, url: str, folder: Path, harm: Callable[[Crew], None], roles: Sequence[str] = ROLES
+) -> Report:
     """Let a crew work while harm is done to it, and return what it came to."""
     seed = random.randrange(10**6)
     with server.schema() as schema:
         PostgresStore(server.url, schema=schema).close()
-        crew = Crew(url, schema, folder, seed)
+        crew = Crew(url, schema, folder, seed, roles)
         try:
             crew.wait_until_busy()
             harm(crew)
@@ -126,7 +131,7 @@ def storm(server: PostgresServer, url: str, folder: Path, harm: Callable[[Crew],
     return report
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800 if SOAK else 300)
 def test_random_kills_of_clients_harm_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
     def harm(crew: Crew) -> None:
         for _ in range(CLIENT_KILLS):
@@ -137,7 +142,24 @@ def test_random_kills_of_clients_harm_nothing(postgres: PostgresServer, tmp_path
     assert report.published > CLIENT_KILLS and report.acked > CLIENT_KILLS
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200 if SOAK else 300)
+def test_of_very_many_messages_none_is_lost_or_comes_back(postgres: PostgresServer, tmp_path: Path) -> None:
+    def harm(crew: Crew) -> None:
+        for _ in range(ROUND_KILLS):
+            crew.work(0.3, 0.9)
+            crew.kill_one()
+
+    published = rounds = 0
+    while published < MESSAGES:
+        folder = tmp_path / f"round-{rounds}"
+        folder.mkdir()
+        roles = ("publish_many", "publish", "consume_many", "consume_many", "consume")
+        published += storm(postgres, postgres.url, folder, harm, roles).published
+        rounds += 1
+        shutil.rmtree(folder)
+
+
+@pytest.mark.timeout(1800 if SOAK else 300)
 def test_a_server_killed_and_restarted_under_load_loses_nothing(server: PostgresServer, tmp_path: Path) -> None:
     history = History(tmp_path / "server.jsonl", clock=SystemClock())
 
@@ -153,7 +175,7 @@ def test_a_server_killed_and_restarted_under_load_loses_nothing(server: Postgres
     assert report.published > SERVER_CRASHES and report.acked > SERVER_CRASHES
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800 if SOAK else 300)
 def test_links_cut_at_random_lose_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
     proxy = CuttingProxy(postgres.port)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pabal.connect_topics import connect_topics
+from pabal.connect import connect_topics
 from pabal.ids import new_token
 from tests.crash.harness import SOAK
 from tests.crash.topic_busy import BATCH
@@ -45,13 +45,13 @@ def storm(url: str, place: Path, blows: list[Callable[[TopicCrew], None]], *, se
     return verdict
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 if SOAK else 300)
 def test_t5_kills_at_random_skip_and_lose_nothing_on_sqlite(tmp_path: Path) -> None:
     verdict = storm(f"sqlite:{tmp_path / 'topics.db'}", tmp_path, [TopicCrew.kill_one] * KILLS, session=1.0)
     assert verdict.duplicates <= KILLS * COMMITS
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 if SOAK else 300)
 def test_t5_kills_and_restarts_skip_and_lose_nothing_on_kafka(tmp_path: Path, kafka: KafkaServer) -> None:
     with running() as server:  # not the one that other tests use
 
@@ -71,7 +71,7 @@ def test_t5_kills_and_restarts_skip_and_lose_nothing_on_kafka(tmp_path: Path, ka
     assert verdict.duplicates <= (KAFKA_KILLS + 3 * RESTARTS) * COMMITS
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 if SOAK else 300)
 def test_t8_consumers_that_come_and_go_in_good_order_handle_nothing_twice(tmp_path: Path) -> None:
     url, relieved = f"sqlite:{tmp_path / 'topics.db'}", 30 if SOAK else 4
     verdict = storm(url, tmp_path, [TopicCrew.relieve_one] * relieved, session=60.0)

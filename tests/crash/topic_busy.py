@@ -13,11 +13,11 @@ import time
 from itertools import count
 from pathlib import Path
 
-from pabal.appending import Topic
-from pabal.connect_topics import connect_topics
-from pabal.consuming import consumer
+from pabal.connect import connect_topics
 from pabal.errors import StoreError
-from pabal.handling import Received
+from pabal.topics.attempts import Received
+from pabal.topics.consumer import consumer
+from pabal.topics.topic import Topic
 
 GROUP = "crew"
 BATCH = 20

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from pabal.appending import Topic
 from pabal.testing.store_place import soon
+from pabal.topics.topic import Topic
 from tests.crash.harness import ROOT
 from tests.crash.topic_busy import GROUP
 

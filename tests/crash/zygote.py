@@ -2,18 +2,22 @@
 
 Orders and answers are lines: {"store", "operation", "place", "history"} in; "<pid>" out when the child stands ready,
 "go" in to let it work, "<status>" out when it has ended. The operation `open` opens the store only after "go".
+The zygote of `commands` takes {"argv", "place"} instead, and its child runs that command of `pabal`.
 """
 
 import ctypes
+import importlib
 import json
 import os
+import pkgutil
 import sys
 import tempfile
 import traceback
 from pathlib import Path
 
+from pabal.cli.main import cli
 from pabal.errors import StoreError
-from tests.crash.operations import BROKEN, OPERATIONS, Desk
+from tests.crash.operations import BROKEN, DELETE, OPERATIONS, Desk
 
 _PR_SET_PTRACER, _ANY = 0x59616D61, ctypes.c_ulong(-1)
 # How a child ends: all went well, it was told of a fault, or it met an exception that no store may raise.
@@ -39,8 +43,14 @@ def work(order: dict[str, str]) -> None:
     """Do one order from end to end, in the child."""
     # Where only a parent may trace, whoever wants to trace this child may.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+    if "argv" in order:
+        os.chdir(order["place"])
+        say(os.getpid())
+        read_line()
+        os.dup2(2, 1)
+        os._exit(run(*order["argv"]))
     desk = Desk(order["store"], Path(order["place"]), Path(order["history"]))
-    operation = (OPERATIONS | BROKEN)["recover" if order["operation"] == "open" else order["operation"]]
+    operation = (OPERATIONS | BROKEN | DELETE)["recover" if order["operation"] == "open" else order["operation"]]
     recorder = None if order["operation"] == "open" else desk.open()
     leases = operation.before(recorder) if recorder else []
     say(os.getpid())
@@ -55,8 +65,20 @@ def work(order: dict[str, str]) -> None:
     os._exit(WELL)
 
 
+def run(*argv: str) -> int:
+    """Run a command in this process; return its exit code."""
+    try:
+        cli(list(argv), prog_name="pabal")
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else 1
+    return 0
+
+
 def warm_up(store: str) -> None:
     """Use every part once, so that no child has anything left to import."""
+    if store == "commands":
+        import_all("pabal.stores", "pabal.topic_stores.sqlite")
+        return
     with tempfile.TemporaryDirectory() as folder:
         for number, operation in enumerate(OPERATIONS.values()):
             place = Path(folder) / str(number)
@@ -64,6 +86,12 @@ def warm_up(store: str) -> None:
             recorder = Desk(store, place, Path(folder) / "warm-up.jsonl").open()
             operation.act(recorder, operation.before(recorder))
             recorder.store.close()
+
+
+def import_all(*packages: str) -> None:
+    for package in packages:
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(module.name)
 
 
 def main() -> None:

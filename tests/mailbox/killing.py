@@ -103,7 +103,8 @@ def kill(store: str, place: Path, point: Point, *, from_start: bool = False) -> 
     """Handle what lies there until this call, and no further."""
     rule = f"inject={point.call}:signal=SIGKILL:when={point.number}"
     status = serve(store, place, "-o", "/dev/null", "-e", f"trace={point.call}", "-e", rule, from_start=from_start)
-    assert status == -9 or point.number > 1, f"ended with {status} before {point.told}"
+    # A start after a kill finds files that the traced one made, so it may not come to this call.
+    assert status == -9 or point.number > 1 or (from_start and status == 0), f"ended with {status} before {point.told}"
 
 
 def judge(scene: Scene, store: str, place: Path) -> None:

@@ -13,7 +13,8 @@ from pabal.clock import Clock, SystemClock
 from pabal.connect import Connection
 from pabal.mailbox.client import Mailbox
 from pabal.mailbox.server import MailboxServer
-from pabal.mailbox.settings import Answered, MailboxSettings
+from pabal.mailbox.settings import MailboxSettings
+from pabal.mailbox.stats import Answered
 from pabal.store import Store
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
+from pabal import durable
 from pabal.errors import StoreFailed, Uncertain
 from pabal.mailbox import folders as folders_module
-from pabal.mailbox import spares
-from pabal.mailbox.cleaning import EVERY, Cleaner
-from pabal.mailbox.folders import Folders
+from pabal.mailbox.folders import CLEAN_EVERY, Cleaner, Folders
 from pabal.mailbox.settings import MailboxSettings
 from pabal.mailbox.store import MailboxStore
 from pabal.store import Draft, Published
@@ -34,7 +33,7 @@ def verdict(**failure: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("command", "payload"),
     [
-        ("store.publish", {"drafts": [draft(terms={"maxWaiting": 2**63})]}),
+        ("store.publish", {"drafts": [draft(terms=[300.0, 1024, 2**63])]}),
         ("store.publish", {"drafts": [draft(at="9999-12-31T23:59:59-14:00")]}),
         ("store.lease", {"queue": "jobs", "limit": 1, "seconds": 1e308}),
         ("store.lease", {"queue": "jobs", "limit": 1, "seconds": -1}),
@@ -115,14 +114,17 @@ def test_a_request_that_a_full_disk_keeps_from_being_claimed_is_taken_later(
         patched.setattr(os, "rename", full)
         room.server.step()
     assert room.files("requests") == [name]
-    clock.advance(EVERY)
+    clock.advance(CLEAN_EVERY)
     room.server.step()
     room.server.step()
     assert room.answer(name)["ok"]
 
 
 def test_a_bad_request_on_a_full_disk_stops_nobody(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders_module, "write_new", full)
+    write_new = durable.write_new
+    monkeypatch.setattr(
+        folders_module, "write_new", lambda path, data: full() if path.endswith(".reason") else write_new(path, data)
+    )
     bad = room.drop(b'{"clientId": "client", "clientId": "client"}', "bad.json")
     assert room.good("health")["status"] == "ok"
     assert room.files("dead") == [bad]
@@ -130,12 +132,12 @@ def test_a_bad_request_on_a_full_disk_stops_nobody(room: Room, monkeypatch: pyte
 
 def test_a_draft_that_does_not_fit_takes_up_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(tmp_path)
-    spares.put(f"{folder}/one", b"1", folder=folder, kind="request")
-    spares.keep(f"{folder}/one", folder=folder, kind="request")
+    folders_module.write_reusing(f"{folder}/one", b"1", folder=folder, kind="request")
+    folders_module.keep_for_reuse(f"{folder}/one", folder=folder, kind="request")
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
-        spares.put(f"{folder}/two", b"22", folder=folder, kind="request")
-    assert os.listdir(tmp_path / spares.SPARE) == []
+        folders_module.write_reusing(f"{folder}/two", b"22", folder=folder, kind="request")
+    assert os.listdir(tmp_path / folders_module.SPARE) == []
 
 
 def test_a_client_may_remove_its_folder_while_it_is_cleaned(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_a_client_may_remove_its_folder_while_it_is_cleaned(tmp_path: Path) -> N
 
         clock = ManualClock()
         cleaner = Cleaner(folders, clock, wall)
-        clock.advance(EVERY)
+        clock.advance(CLEAN_EVERY)
         assert cleaner.clean()
         shutil.rmtree(mine, ignore_errors=True)
 

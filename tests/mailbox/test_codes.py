@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pabal.mailbox.protocol import Code
-from pabal.policy import Policy
+from pabal.policy.policy import Policy
 from pabal.testing import ManualClock
 from tests.mailbox.room import Room
 from tests.openers import OPENERS
@@ -54,10 +54,23 @@ def mismatch(room: Room) -> str:
     return room.code("extend", {"messageKey": key, "leaseId": FORGED})
 
 
-def internal(room: Room) -> str:
+def full(room: Room) -> str:
     room.connection.queue("jobs").configure(Policy(max_waiting=1))
     publish(room)
     return room.code("publish", {"queue": "jobs", "message": {}})
+
+
+def not_empty(room: Room) -> str:
+    room.good("publish", {"queue": "jobs.quarantine", "message": {}})
+    return room.code("delete_queue", {"queue": "jobs.quarantine"})
+
+
+def internal(room: Room) -> str:
+    publish(room)
+    (room.root / "archive/jobs").write_text("in the way")  # of the folder of an archive
+    lease = room.good("consume", {"queue": "jobs"})["lease"]
+    room.good("nack", {"messageKey": lease["messageKey"], "leaseId": lease["leaseId"]})
+    return room.code("archive_dlq", {"queue": "jobs"})
 
 
 def late(room: Room) -> str:
@@ -84,6 +97,8 @@ MISTAKES: dict[Code, Callable[[Room], str]] = {
     Code.MESSAGE_NOT_FOUND: unknown_message,
     Code.LEASE_EXPIRED: expired,
     Code.LEASE_MISMATCH: mismatch,
+    Code.QUEUE_FULL: full,
+    Code.QUEUE_NOT_EMPTY: not_empty,
     Code.INTERNAL_ERROR: internal,
     Code.TIMEOUT: late,
     Code.PARSE_ERROR: garbled,

@@ -1,11 +1,13 @@
 """The commands to the letter: payloads, data, codes, and what the policy makes of them."""
 
+import logging
 from typing import Any
 
 import pytest
 
 from pabal.mailbox.commands import COMMANDS
-from pabal.policy import DeadLetterPolicy, Policy, RetryPolicy
+from pabal.message import replace
+from pabal.policy.policy import DeadLetterPolicy, Policy, RetryPolicy
 from pabal.store import State
 from pabal.testing import ManualClock
 from tests.mailbox.room import Room
@@ -196,7 +198,7 @@ def test_nack_with_requeue_follows_the_retry_policy(room: Room, clock: ManualClo
     publish(room, 1)
     lease = held(consume(room))
     nacked = {**lease, "requeue": True, "reason": "no luck"}
-    assert room.good("nack", nacked) == {} and room.good("nack", nacked) == {}
+    assert room.good("nack", nacked) == room.good("nack", nacked) == {"state": "delayed", "delayMs": 10_000}
     assert consume(room)["message"] is None
     clock.advance(11)
     again = consume(room)
@@ -206,12 +208,22 @@ def test_nack_with_requeue_follows_the_retry_policy(room: Room, clock: ManualClo
     assert entry.failure and (entry.failure.code, entry.failure.consumer) == ("RETRY_LIMIT", "client")
 
 
+def test_a_death_by_nack_is_logged_once(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    publish(room)
+    lease = {**held(consume(room)), "reason": "broken"}
+    with caplog.at_level(logging.WARNING, "pabal"):
+        room.good("nack", lease)
+        room.good("nack", lease)
+    [record] = caplog.records
+    assert "message dead: jobs/" in record.getMessage() and "NACKED 'broken'" in record.getMessage()
+
+
 def test_nack_without_requeue_buries_at_once(room: Room) -> None:
     room.connection.queue("jobs").configure(Policy(dead_letters=DeadLetterPolicy(queue="jobs-dlq")))
     publish(room, 1)
     lease = held(consume(room))
     nacked = {**lease, "reason": "broken", "consumerId": "worker-7"}
-    assert room.good("nack", nacked) == {} and room.good("nack", nacked) == {}
+    assert room.good("nack", nacked) == room.good("nack", nacked) == {"state": "dlq"}
     [listed] = room.good("list_dlq", {"queue": "jobs"})["messages"]
     assert (listed["reason"], listed["attempt"], listed["consumerId"]) == ("broken", 1, "worker-7")
     document = room.good("consume", {"queue": "jobs-dlq"})["message"]["payload"]
@@ -223,7 +235,7 @@ def test_a_nack_where_dead_letters_are_dropped_is_done_once(room: Room) -> None:
     room.connection.queue("jobs").configure(Policy(dead_letters=DeadLetterPolicy(enabled=False)))
     publish(room, 1)
     lease = held(consume(room))
-    assert room.good("nack", lease) == {} and room.good("nack", lease) == {}
+    assert room.good("nack", lease) == room.good("nack", lease) == {"state": "dropped"}
     assert room.store.counts("jobs")[State.DONE] == 1 and room.store.counts("jobs")[State.DEAD] == 0
 
 
@@ -263,6 +275,78 @@ def test_pause_and_resume(room: Room) -> None:
     assert consume(room)["message"]["payload"] == 1
 
 
+def test_a_paused_queue_says_so_at_once_and_after_a_wait(room: Room, clock: ManualClock) -> None:
+    publish(room, 1)
+    room.good("pause", {"queue": "jobs"})
+    assert consume(room) == {"message": None, "lease": None, "paused": True}
+    name = room.drop(room.request("consume", {"queue": "jobs", "waitMs": 1000}))
+    room.server.step()
+    assert room.answer(name) is None
+    clock.advance(2)
+    room.server.step()
+    assert room.answer(name)["data"] == {"message": None, "lease": None, "paused": True}
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "peek", "get_policy", "set_policy", "purge", "show"])
+def test_a_mistyped_queue_is_refused_with_the_close_one_and_not_made(room: Room, command: str) -> None:
+    publish(room, 1)
+    needed: dict[str, dict[str, object]] = {"set_policy": {"policy": {}}, "purge": {"state": "ready"}}
+    more = needed.get(command, {})
+    payload = {"messageKey": "msg:jbos:x"} if command == "show" else {"queue": "jbos", **more}
+    error = room.ask(command, payload)["error"]
+    assert error["code"] == "QUEUE_NOT_FOUND" and error["message"] == "no queue jbos; did you mean jobs?"
+    assert room.good("queues") == {"queues": ["jobs"]}
+
+
+def test_a_queue_outside_of_the_configuration_is_refused_with_the_close_one(strict: Room) -> None:
+    error = strict.ask("publish", {"queue": "jbos", "message": 1})["error"]
+    assert error["message"] == "no queue jbos; did you mean jobs? in the configuration"
+    assert strict.good("pause", {"queue": "jobs"})["paused"], "the configuration names it"
+
+
+def test_nack_says_what_becomes_of_the_message(room: Room) -> None:
+    for retry, expected in (
+        ({"initialDelaySec": 4}, {"state": "delayed", "delayMs": 4000}),
+        ({"initialDelaySec": 0}, {"state": "ready", "delayMs": 0}),
+        ({"limit": 1}, {"state": "dlq"}),
+    ):
+        publish(room, 1)
+        room.good("set_policy", {"queue": "jobs", "policy": {"retry": retry}, "replace": True})
+        lease = consume(room)["lease"]
+        held = {name: lease[name] for name in ("messageKey", "leaseId")}
+        assert room.good("nack", {**held, "requeue": True}) == expected
+        room.good("purge", {"queue": "jobs", "state": "ready"})
+    publish(room, 2)
+    room.good("set_policy", {"queue": "jobs", "policy": {"dlq": {"enabled": False}}})
+    lease = consume(room)["lease"]
+    held = {name: lease[name] for name in ("messageKey", "leaseId")}
+    assert room.good("nack", held) == {"state": "dropped"}
+
+
+def test_a_queue_is_made_looked_into_configured_and_emptied(room: Room) -> None:
+    assert room.good("create_queue", {"queue": "jobs", "policy": {"retry": {"limit": 2}}})["created"] is True
+    assert room.good("createqueue", {"queue": "jobs"}) == {"queue": "jobs", "created": False}
+    assert room.good("queues") == {"queues": ["jobs"]}
+    assert room.good("policy", {"queue": "jobs"})["policy"]["retry"]["limit"] == 2
+    changed = room.good("set_policy", {"queue": "jobs", "policy": {"retry": {"maxDelaySec": 99}}})["policy"]["retry"]
+    assert (changed["limit"], changed["maxDelaySec"]) == (2, 99)
+    assert room.code("set_policy", {"queue": "jobs", "policy": {"retry": {"limit": 0}}}) == "ERR_INVALID_REQUEST"
+    key = room.good("publish", {"queue": "jobs", "message": {"a": 1}, "type": "t"})["messageKey"]
+    publish(room, 2)
+    [first, second] = room.good("peek", {"queue": "jobs"})["messages"]
+    assert first == room.good("show", {"messageKey": key})
+    assert (first["payload"], first["state"], first["type"], first["attempt"]) == ({"a": 1}, "ready", "t", 0)
+    assert second["payload"] == 2 and len(room.good("peek", {"queue": "jobs", "limit": 1})["messages"]) == 1
+    lease = consume(room)["lease"]
+    room.good("nack", {"messageKey": key, "leaseId": lease["leaseId"], "reason": "odd"})
+    [dead] = room.good("peek", {"queue": "jobs", "states": ["dlq"]})["messages"]
+    assert (dead["messageKey"], dead["reason"], dead["reasonCode"]) == (key, "odd", "NACKED")
+    assert room.code("purge", {"queue": "jobs", "state": "inflight"}) == "ERR_INVALID_REQUEST"
+    assert room.code("peek", {"queue": "jobs", "states": ["odd"]}) == "ERR_INVALID_REQUEST"
+    assert room.good("purge", {"queue": "jobs", "state": "dead"})["purged"] == 1
+    assert room.code("show", {"messageKey": key}) in ("MESSAGE_NOT_FOUND",)
+
+
 def test_health_and_queues(room: Room, clock: ManualClock) -> None:
     publish(room, 1)
     room.extras["health"] = lambda: {"node": "n1"}
@@ -292,14 +376,28 @@ def test_a_body_that_does_not_fit_is_refused_and_says_why(room: Room) -> None:
     publish(room, {"temp": 1})
 
 
-def test_a_policy_may_take_invalid_messages_as_dead_letters(room: Room) -> None:
+def test_a_policy_may_take_invalid_messages_as_dead_letters(room: Room, clock: ManualClock) -> None:
     policy = Policy(
         body_schema={"type": "object"}, on_invalid="dead-letter", dead_letters=DeadLetterPolicy(queue="bad")
     )
     room.connection.queue("jobs").configure(policy)
-    found = publish(room, [1])
-    assert found["deadLettered"] and found["messageKey"].startswith("msg:bad:")
+    found = publish(room, [1], messageId="unfit")
+    assert found["deadLettered"] and found["messageKey"] == "msg:jobs:unfit" and "object" in found["reason"]
     assert room.good("consume", {"queue": "bad"})["message"]["payload"]["originalMessage"]["payload"] == [1]
+    # It is a dead letter of its own queue like every other.
+    [listed] = room.good("list_dlq", {"queue": "jobs"})["messages"]
+    assert (listed["messageKey"], listed["reasonCode"]) == ("msg:jobs:unfit", "VALIDATION_ERROR")
+    assert room.good("count_dlq")["queues"] == {"jobs": {"VALIDATION_ERROR": 1}}
+    assert room.good("status", {"queue": "jobs"})["metrics"]["dlq"] == 1
+    assert room.store.counters("jobs").dead["VALIDATION_ERROR"] == 1
+    assert publish(room, [1], messageId="unfit")["duplicate"]
+    # It can be reprocessed when the schema fits it, and not before.
+    assert room.code("reprocess_dlq", {"messageKey": "msg:jobs:unfit"}) == "VALIDATION_FAILED"
+    assert room.good("reprocess_dlq", {"queue": "jobs"})["reprocessed"] == 0
+    room.connection.queue("jobs").configure(replace(policy, body_schema={"type": "array"}))
+    clock.advance(2)
+    assert room.good("reprocess_dlq", {"messageKey": "msg:jobs:unfit"})["reprocessed"]
+    assert consume(room)["message"]["payload"] == [1]
 
 
 @pytest.mark.parametrize(
@@ -361,7 +459,7 @@ def test_a_message_too_large_or_a_queue_too_full_is_refused(room: Room) -> None:
     assert (answer["error"]["code"], answer["error"]["type"]) == ("ERR_INVALID_REQUEST", "TooLarge")
     publish(room, 1)
     answer = room.ask("publish", {"queue": "jobs", "message": 2})
-    assert (answer["error"]["code"], answer["error"]["type"]) == ("INTERNAL_ERROR", "QueueFull")
+    assert (answer["error"]["code"], answer["error"]["type"]) == ("QUEUE_FULL", "QueueFull")
 
 
 def test_no_refusal_shows_the_body(room: Room) -> None:
@@ -375,3 +473,59 @@ def test_no_refusal_shows_the_body(room: Room) -> None:
 def test_every_command_of_the_seed_is_there() -> None:
     seed = "publish consume_next ack nack extend_lease status health metrics list_dlq reprocess_dlq"
     assert set(seed.split()) <= set(COMMANDS)
+
+
+def test_the_holder_of_a_message_is_the_client_and_its_death_names_it(room: Room, clock: ManualClock) -> None:
+    room.connection.queue("jobs").configure(Policy(retry=RetryPolicy(limit=1)))
+    for n in range(4):
+        publish(room, n)
+    room.good("consume_next", {"queue": "jobs", "visibilityTimeoutSec": 10}, client="press-1")
+    room.good("consume_next", {"queue": "jobs", "visibilityTimeoutSec": 10}, client="press-1")
+    consume(room, consumerId="worker-7", visibilityTimeoutSec=10)
+    room.good("store.lease", {"queue": "jobs", "limit": 1, "seconds": 10, "consumer": "library"})
+    found = {each["consumerId"]: each for each in room.good("consumers")["consumers"]}
+    assert {name: each["holds"][0]["messages"] for name, each in found.items()} == {
+        "press-1": 2,
+        "worker-7": 1,
+        "library": 1,
+    }
+    assert all(each["pid"] is None and each["host"] for each in found.values())
+    assert found["press-1"]["holds"][0]["since"] == round(clock.now() * 1000)
+    clock.advance(20)
+    room.restart()  # also another server knows them, from the register of the store
+    room.connection.queue("jobs").sweep()
+    listed = room.good("list_dlq", {"queue": "jobs"})["messages"]
+    assert sorted(each["consumerId"] for each in listed) == ["library", "press-1", "press-1", "worker-7"]
+    assert {each["reasonCode"] for each in listed} == {"RETRY_LIMIT"}
+
+
+def test_a_queue_of_the_configuration_is_not_deleted(strict: Room) -> None:
+    strict.good("publish", {"queue": "jobs", "message": 1})
+    assert strict.code("delete_queue", {"queue": "jobs", "force": True}) == "ERR_INVALID_REQUEST"
+    assert strict.code("store.delete", {"queue": "jobs", "force": True}) == "ERR_INVALID_REQUEST"
+    assert strict.store.counts("jobs")[State.READY] == 1
+
+
+def test_cancel_takes_back_what_waits(room: Room) -> None:
+    for n in range(3):
+        publish(room, n, messageId=f"m-{n}")
+    held = consume(room)["message"]["messageId"]
+    ids = ["m-0", "m-1", "nobody"]
+    waiting = [id for id in ids[:2] if id != held]
+    assert room.good("cancel", {"queue": "jobs", "messageIds": ids})["cancelled"] == waiting
+    assert room.good("cancel", {"queue": "jobs", "messageIds": ids, "inflight": True})["cancelled"] == [held]
+    assert room.code("cancel", {"queue": "jobs", "messageIds": ["../x"]}) == "ERR_INVALID_REQUEST"
+
+
+def test_unique_messages_and_schedules(room: Room, clock: ManualClock) -> None:
+    first = publish(room, 1, uniqueKey="k")
+    assert publish(room, 2, uniqueKey="k")["messageId"] == first["messageId"]
+    terms = {"name": "ping", "queue": "jobs", "everySec": 60, "message": {"deep": True}}
+    made = room.good("schedule", terms)
+    assert made["nextAt"] % 60_000 == 0 and room.good("schedules")["schedules"] == [made]
+    assert room.code("schedule", {**terms, "cron": "* * * * *"}) == "ERR_INVALID_REQUEST"
+    clock.advance(61)
+    room.connection.queue("jobs").sweep()  # as the manager does
+    assert {consume(room)["message"]["messageId"][:4] for _ in range(2)} == {"ping", first["messageId"][:4]}
+    assert room.good("unschedule", {"name": "ping"}) == {"name": "ping", "removed": True}
+    assert room.code("unschedule", {"name": "ping"}) == "MESSAGE_NOT_FOUND"

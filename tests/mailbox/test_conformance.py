@@ -14,6 +14,8 @@ from tests.openers import OPENERS, Opener
 
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
 class TestMailboxStore(StoreSuite):
+    direct = False
+
     @pytest.fixture
     def served(self, opener: Opener, tmp_path: Path, clock: ManualClock) -> Iterator[Room]:
         place = tmp_path / "place"

@@ -40,7 +40,7 @@ def settlements(room: Room) -> list[Any]:
     queue = room.connection.queue("jobs")
     for n in range(5):
         queue.publish(n)
-    leases = queue.lease(limit=4, seconds=600)
+    leases = queue.lease(limit=4, visibility=600)
     held = [{"messageKey": f"msg:jobs:{each.receipt.id}", "leaseId": each.receipt.token} for each in leases]
     return [
         room.request("ack", held[0], client="a"),

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from pabal.store import Dead, Failure, Settlement, State
+from pabal.policy.policy import DeadLetterPolicy, Policy
+from pabal.store import Dead, Entry, Failure, Movable, Settlement, State
 from pabal.testing import ManualClock
 from tests.mailbox.room import Room
+from tests.openers import OPENERS
 
 
 def bury(room: Room, body: Any, code: str = "NACKED", reason: str = "", at: float | None = None) -> str:
@@ -73,6 +75,14 @@ def test_they_are_chosen_by_reason_and_age(
     assert (found["count"], found["total"]) == (len(expected), 4)
 
 
+def test_count_has_no_limit(room: Room) -> None:
+    assert isinstance(room.store, Movable)
+    died = Failure("NACKED", "no", 1.0, 1)
+    room.store.carry("jobs", [Entry("jobs", f"m{n}", State.DEAD, 1, failure=died) for n in range(10_001)])
+    assert room.good("count_dlq")["count"] == 10_001
+    assert room.good("purge_dlq", {"queue": "jobs"})["purged"] == 10_000
+
+
 def test_count_is_by_queue_and_reason(room: Room, dead: list[str]) -> None:
     reasons = {"NACKED": 2, "HANDLER_ERROR": 1, "EXPIRED": 1}
     assert room.good("count_dlq") == {"count": 4, "queues": {"jobs": reasons}}
@@ -101,12 +111,17 @@ def test_purge_removes_those_chosen_for_good(room: Room, dead: list[str]) -> Non
     assert left(room) == []
 
 
-def test_archive_writes_the_failure_documents_before_it_removes_them(room: Room, dead: list[str]) -> None:
+def test_archive_writes_the_failure_documents_before_it_removes_them(
+    room: Room, clock: ManualClock, dead: list[str]
+) -> None:
+    room.connection.queue("jobs").configure(Policy(dead_letters=DeadLetterPolicy(queue="letters")))
+    clock.advance(2)  # the manager reads a policy at most once a second
     found = room.good("archive_dlq", {"queue": "jobs", "reason": "NACKED"})
     assert found["archived"] == 2 and left(room) == [dead[1], dead[3]]
     lines = [json.loads(line) for line in Path(found["file"]).read_text().splitlines()]
     assert [line["originalMessage"]["messageId"] for line in lines] == [dead[0], dead[2]]
     assert lines[0]["failure"]["reasonMessage"] == "no such file"
+    assert lines[0]["routing"] == {"sourceQueue": "jobs", "dlqQueue": "letters"}
     again = room.good("archive_dlq", {"queue": "jobs"})
     assert again["archived"] == 2 and again["file"] != found["file"]
     assert room.good("archive_dlq", {"queue": "jobs"}) == {"queue": "jobs", "archived": 0, "file": None}
@@ -140,7 +155,32 @@ def test_dying_again_after_a_release_is_another_death(room: Room, clock: ManualC
         clock.advance(1)
         failure = Failure("NACKED", "again", clock.now(), 1)
         room.store.settle([Settlement(lease.receipt, Dead(failure))])
-    assert len(left(room)) == 1 and id not in left(room)
+    assert left(room) == [id]
+
+
+@pytest.mark.parametrize("store", OPENERS)
+def test_a_release_keeps_the_id_and_loses_nothing_where_it_is_taken(
+    store: str, tmp_path: Path, clock: ManualClock
+) -> None:
+    room = Room(tmp_path / "ipc", OPENERS[store].open(tmp_path, clock), clock=clock)
+    try:
+        rounds: list[tuple[int, list[Any]]] = [(1, ["own"]), (2, [2, 1])]
+        for round_, expected in rounds:
+            if round_ == 1:
+                room.good("publish", {"queue": "jobs", "message": round_, "messageId": "own"})
+            [lease] = room.store.lease("jobs", 1, 60.0)
+            clock.advance(1)
+            failure = Failure("NACKED", "", clock.now(), 1, "worker")
+            room.store.settle([Settlement(lease.receipt, Dead(failure))])
+            assert room.good("quarantine", {"queue": "jobs"})["quarantined"] == 1
+            if round_ == 2:
+                clock.advance(1000)
+                room.good("publish", {"queue": "jobs", "message": 2, "messageId": "own"})
+            assert room.good("release_dlq", {"queue": "jobs"})["released"] == 1
+            found = room.good("peek", {"queue": "jobs"})["messages"]
+            assert [each["messageId"] if round_ == 1 else each["payload"] for each in found] == expected
+    finally:
+        room.close()
 
 
 def test_quarantine_works_where_the_configuration_names_its_queues(strict: Room) -> None:

@@ -111,7 +111,7 @@ def test_what_is_no_request_file_is_dead_with_its_reason(
     monkeypatch.chdir(tmp_path)
     plant(room, room.root / "requests" / "bad.json")
     other = room.drop(room.request("health", client="other"))
-    room.server._post.intake.look()
+    room.server._inbox.arrivals.rescan()
     room.server.step()
     assert room.answer(other, "other")["ok"]
     assert room.reason("bad.json").startswith(error)
@@ -138,7 +138,7 @@ def test_a_file_that_grows_while_it_is_read_is_given_up(tmp_path: Path) -> None:
     thread.start()
     try:
         for _ in range(1000):
-            room.server._post.intake.look()
+            room.server._inbox.arrivals.rescan()
             room.server.step()
             assert room.good("health", client="other")
             if "grow.json" in room.files("dead"):
@@ -185,8 +185,8 @@ def test_a_forged_receipt_of_the_library_is_lost_and_changes_nothing(room: Room)
     room.good("consume", {"queue": "jobs"})
     forged = [f"jobs/{found['messageId']}/0123456789abcdef", "jobs/nobody/0123456789abcdef"]
     settlements = [{"receipt": receipt, "verdict": "done"} for receipt in forged]
-    assert room.good("store.settle", {"settlements": settlements}) == {"outcomes": ["lost", "lost"]}
-    assert room.good("store.extend", {"receipts": forged, "seconds": 60}) == {"outcomes": ["lost", "lost"]}
+    assert room.good("store.settle", {"settlements": settlements}) == ["lost", "lost"]
+    assert room.good("store.extend", {"receipts": forged, "seconds": 60}) == ["lost", "lost"]
     assert room.code("store.settle", {"settlements": [{"receipt": "../x/y", "verdict": "done"}]})
     assert room.store.counts("jobs")[State.INFLIGHT] == 1
 

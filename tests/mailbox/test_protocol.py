@@ -198,7 +198,7 @@ def test_answers_are_documents() -> None:
         (errors.WrongOwner, Code.ERR_INVALID_REQUEST),
         (errors.SenderMismatch, Code.ERR_INVALID_REQUEST),
         (errors.StoreFull, Code.INTERNAL_ERROR),
-        (errors.QueueFull, Code.INTERNAL_ERROR),
+        (errors.QueueFull, Code.QUEUE_FULL),
         (errors.MailboxFull, Code.INTERNAL_ERROR),
     ],
 )

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from pabal import errors
-from pabal.mailbox.intake import SLICE
-from pabal.mailbox.post import TURN
-from pabal.policy import Policy
+from pabal.mailbox.inbox import CLAIMED_AT_ONCE, RUN_AT_ONCE
+from pabal.policy.policy import Policy
 from pabal.store import State, Store
 from pabal.testing import ManualClock
 from tests.mailbox.room import Room
@@ -100,7 +99,7 @@ def test_a_half_written_file_waits_until_it_is_whole(room: Room, clock: ManualCl
     fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     os.write(fd, text[:30])
     os.utime(fd, (clock.now(), clock.now()))
-    room.server._post.intake.look()
+    room.server._inbox.arrivals.rescan()
     assert room.server.step() == 0 and room.answer("half.json") is None
     due = room.server.next_due()
     assert due is not None and due < 2
@@ -127,7 +126,7 @@ def test_drafts_are_left_alone(room: Room) -> None:
         path = room.root / "requests" / name
         path.write_text(document)
         path.chmod(0o600)
-    room.server._post.intake.look()
+    room.server._inbox.arrivals.rescan()
     assert room.server.step() == 0
     assert set(os.listdir(room.root / "requests")) == {"x.json.tmp", ".hidden.json", ".tmp", "y.tmp"}
 
@@ -189,16 +188,6 @@ def test_a_request_older_than_the_dedup_window_is_a_timeout(room: Room, clock: M
     room.good("publish", {"queue": "jobs", "message": 1}, timestampMs=now - 299_000)
     assert room.code("publish", {"queue": "jobs", "message": 1}, timestampMs=now - 301_000) == "TIMEOUT"
     assert len(bodies(room)) == 1
-
-
-def test_the_age_of_a_request_that_says_none_is_that_of_its_file(room: Room, clock: ManualClock) -> None:
-    document = publication(room)
-    del document["timestampMs"]
-    name = room.drop(document)
-    old = clock.now() - 400
-    os.utime(room.root / "requests" / name, (old, old))
-    room.server.step()
-    assert room.answer(name)["error"]["code"] == "TIMEOUT"
 
 
 def test_a_consume_that_waits_is_answered_when_something_comes(served: Room) -> None:
@@ -441,12 +430,12 @@ def test_a_request_of_the_library_left_in_processing_is_not_done_twice(room: Roo
     request = room.request("store.publish", {"drafts": [{"queue": "jobs", "message": message, "givenId": False}]})
     name = room.drop(request)
     room.server.step()
-    assert room.answer(name)["data"] == {"published": [[id, False]]}
+    assert room.answer(name)["data"] == [{"id": id, "duplicate": False, "dead": False}]
     (room.root / "processing" / name).write_text(json.dumps(request))
     (room.root / "processing" / name).chmod(0o600)
     room.restart()
     room.server.step()
-    assert room.answer(name)["data"] == {"published": [[id, True]]} and bodies(room) == [1]
+    assert room.answer(name)["data"] == [{"id": id, "duplicate": True, "dead": False}] and bodies(room) == [1]
 
 
 def test_what_comes_to_lie_in_processing_is_run_again_too(room: Room, clock: ManualClock) -> None:
@@ -477,17 +466,17 @@ def test_an_answer_that_cannot_be_written_comes_later(room: Room) -> None:
 def test_a_flood_of_one_client_leaves_room_for_another(tmp_path: Path, clock: ManualClock) -> None:
     store = OPENERS["sqlite"].open(tmp_path, clock)
     with closing(Room(tmp_path / "ipc", store, clock=clock)) as room:
-        for n in range(3 * SLICE):
+        for n in range(3 * CLAIMED_AT_ONCE):
             room.drop(publication(room, n, client="flood"), f"a{n:05d}.json")
         room.restart()
-        assert room.server.step() == TURN
+        assert room.server.step() == RUN_AT_ONCE
         late = room.drop(room.request("health", client="quiet"), "zzz.json")
         assert room.server.next_due() == 0
         room.server.step()
-        assert room.answer(late, "quiet")["ok"] and len(bodies(room)) == 2 * TURN - 1
+        assert room.answer(late, "quiet")["ok"] and len(bodies(room)) == 2 * RUN_AT_ONCE - 1
         while room.server.step():
             pass
-        assert bodies(room) == [*range(3 * SLICE)], "each client's own are run in their order"
+        assert bodies(room) == [*range(3 * CLAIMED_AT_ONCE)], "each client's own are run in their order"
 
 
 def test_a_client_over_its_quota_is_refused_and_others_are_not(tmp_path: Path, clock: ManualClock) -> None:
@@ -506,7 +495,7 @@ def test_a_client_over_its_quota_is_refused_and_others_are_not(tmp_path: Path, c
 
 
 def test_no_more_is_read_ahead_than_memory_allows(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pabal.mailbox.letters.MOST_BYTES", 10_000)
+    monkeypatch.setattr("pabal.mailbox.inbox._MAX_QUEUED_BYTES", 10_000)
     names = [room.drop(publication(room, n) | {"comment": "x" * 6000}) for n in range(6)]
     room.server.step()
     assert [name for name in names if room.answer(name)] == names[:2] and room.files("requests") == names[2:]
@@ -516,13 +505,13 @@ def test_no_more_is_read_ahead_than_memory_allows(room: Room, monkeypatch: pytes
 
 
 def test_what_was_read_and_not_begun_is_given_back_at_the_end(room: Room) -> None:
-    names = [room.drop(publication(room, n), f"a{n:05d}.json") for n in range(3 * TURN)]
-    assert room.server.step() == TURN and room.files("requests") == []
+    names = [room.drop(publication(room, n), f"a{n:05d}.json") for n in range(3 * RUN_AT_ONCE)]
+    assert room.server.step() == RUN_AT_ONCE and room.files("requests") == []
     room.restart()
-    assert room.files("requests") == names[TURN:] and room.files("processing") == []
+    assert room.files("requests") == names[RUN_AT_ONCE:] and room.files("processing") == []
     while room.server.step():
         pass
-    assert bodies(room) == [*range(3 * TURN)]
+    assert bodies(room) == [*range(3 * RUN_AT_ONCE)]
 
 
 def test_every_answer_is_observed(room: Room) -> None:
@@ -531,3 +520,61 @@ def test_every_answer_is_observed(room: Room) -> None:
     room.code("nonsense")
     observed = [(each.command, each.code) for each in room.answered]
     assert observed == [("publish", ""), ("consume_next", ""), ("unknown", "UNKNOWN_COMMAND")]
+
+
+@pytest.mark.parametrize("deadline", [{}, {"deadlineMs": 0}])
+@pytest.mark.parametrize("stamp", [{}, {"timestampMs": 0}])
+def test_a_request_without_a_deadline_waits_for_the_manager_for_ever(
+    room: Room, clock: ManualClock, deadline: dict[str, int], stamp: dict[str, int]
+) -> None:
+    document = room.request("publish", {"queue": "jobs", "message": 1}) | deadline | stamp
+    name = room.drop(document)
+    clock.advance(3 * 86400)
+    room.restart()
+    room.server.step()
+    assert room.answer(name)["ok"] is True
+    room.server.step()
+    assert room.good("status", {"queue": "jobs"})["metrics"]["ready"] == 1
+    assert room.files("dead") == [] and room.files("processing") == []
+
+
+def killed(room: Room) -> None:
+    """Let another server take over from one that ended in the middle of its work."""
+    room.server.watch.close()
+    room.server._inbox.arrivals.close()
+    room.server = room._open()
+
+
+def test_a_request_that_waited_long_and_was_then_interrupted_by_a_crash_is_run_once(
+    room: Room, clock: ManualClock
+) -> None:
+    name = room.drop(room.request("publish", {"queue": "jobs", "message": 1}))
+    clock.advance(86400)
+    [_] = room.server._inbox.collect()  # taken; then the manager is killed
+    killed(room)
+    room.server.step()
+    assert room.answer(name)["ok"] is True
+    assert room.good("status", {"queue": "jobs"})["metrics"]["ready"] == 1
+
+
+def test_what_a_crash_interrupted_long_ago_is_set_aside_since_it_may_have_been_run(
+    room: Room, clock: ManualClock
+) -> None:
+    name = room.drop(room.request("publish", {"queue": "jobs", "message": 1}))
+    [_] = room.server._inbox.collect()
+    clock.advance(86400)
+    killed(room)
+    room.server.step()
+    assert room.answer(name)["error"]["code"] == "TIMEOUT"
+    assert "a crash interrupted it" in room.reason(name)
+
+
+def test_an_old_request_that_is_sent_again_is_refused(room: Room, clock: ManualClock) -> None:
+    document = room.request("publish", {"queue": "jobs", "message": 1})
+    assert room.answer(room.drop(document)) is None
+    room.server.step()
+    clock.advance(301)
+    (room.root / "responses/client" / f"{document['requestId']}.json").unlink()
+    name = room.drop(document)
+    room.server.step()
+    assert room.answer(name)["error"]["code"] == "TIMEOUT" and "written again" in room.answer(name)["error"]["message"]

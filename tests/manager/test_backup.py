@@ -1,8 +1,10 @@
 """A copy made while the manager is used, in the way that the manual says, has every message that it should."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -20,11 +22,12 @@ PLACES = {"sqlite": "pabal.db", "filesystem": "spool", "hybrid": "hybrid"}
 
 
 def documented(backend: str) -> str:
-    """Return the commands that the manual gives for a store."""
+    """Return the command that the manual gives for a store, as it is called in the data root."""
     page = MANUAL.read_text()
-    found = re.search(rf"^\*\*{backend}\*\*.*?^```sh\n(.*?)^```$", page[page.index("## Backup") :], re.M | re.S)
-    assert found, backend
-    return found[1]
+    (command,) = re.findall(r"^\$ pabal --url sqlite:data/pabal\.db (backup pabal\.tar --verify)$", page, re.M)
+    scheme = "file" if backend == "filesystem" else backend
+    (place,) = re.findall(rf"`{scheme}:data/([\w.]+)`", page)
+    return f"pabal --url {scheme}:{place} {command.replace('pabal.tar', '../pabal.tar')}"
 
 
 class Traffic:
@@ -76,10 +79,11 @@ def test_a_copy_made_under_load_can_be_restored(manager: tuple[str, Running], tm
     backend, running = manager
     root, store = tmp_path / ".pabal", PLACES[backend]
     traffic = Traffic(running.ipc)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     try:
         traffic.wait_for(50)
         promised = set(traffic.published)
-        subprocess.run(["sh", "-ec", documented(backend)], cwd=root, check=True, timeout=60)
+        subprocess.run(["sh", "-ec", documented(backend)], cwd=root, env=environment, check=True, timeout=60)
         handled = set(traffic.taken)
         traffic.wait_for(20)
     finally:
@@ -87,7 +91,8 @@ def test_a_copy_made_under_load_can_be_restored(manager: tuple[str, Running], tm
     running.stop()
     for old in root.glob(f"{store}*"):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
-    shutil.move(tmp_path / "copy" / store, root / store)
+    restore = documented(backend).replace("backup", "restore").replace("--verify", "")
+    subprocess.run(["sh", "-ec", restore], cwd=root, env=environment, check=True, timeout=60)
 
     running.start()
     running.wait_until_up()

@@ -47,7 +47,7 @@ def test_a_mailbox_that_was_removed_is_made_anew(started: Callable[..., Running]
 @pytest.mark.parametrize("command", ["store.publish", "store.extend"])
 def test_a_request_that_no_store_can_hold_kills_nobody(started: Callable[..., Running], command: str) -> None:
     manager = started()
-    terms = {"maxWaiting": 2**63}
+    terms = [300.0, 1024, 2**63]
     message = {"messageId": "m", "timestamp": "2025-01-01T00:00:00Z", "payload": 1}
     payload = {
         "store.publish": {"drafts": [{"queue": "jobs", "message": message, "terms": terms}]},
@@ -111,4 +111,4 @@ def test_two_roots_cannot_share_a_mailbox(started: Callable[..., Running], tmp_p
     started()
     other = [*PABAL, "up", "--root", "other"]
     found = subprocess.run(other, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert found.returncode == 6 and "ManagerRunning: the mailbox" in found.stderr, found.stderr
+    assert found.returncode == 6 and "AlreadyRunning: the mailbox" in found.stderr, found.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from pabal.errors import InvalidConfig
 from pabal.manager.config import Config, find_config, read_config
-from pabal.policy import Backoff, DeadLetterPolicy, Policy, RetryPolicy
+from pabal.policy.policy import Backoff, DeadLetterPolicy, Policy, RetryPolicy
 
 # Every key of the original, none at its default here.
 ORIGINAL: dict[str, Any] = {
@@ -100,10 +100,7 @@ def test_the_original_file_is_read_with_every_key(tmp_path: Path) -> None:
     config = read(tmp_path, ORIGINAL)
     assert (config.node_id, config.backend) == ("edge-42", "sqlite")
     assert (config.root, config.log_root, config.ipc_root) == (tmp_path / "data", tmp_path / "logs", tmp_path / "ipc")
-    assert config.store_url == (
-        f"sqlite://{tmp_path}/data/yirangmq.db?busy=5&kv=custom_kv&index=custom_idx"
-        f"&template={tmp_path}/sqlite_schema.sql"
-    )
+    assert config.store_url == f"sqlite://{tmp_path}/data/yirangmq.db?busy=5&kv=custom_kv&index=custom_idx"
     assert (config.ipc.requests_dir, config.ipc.processing_dir) == ("req", "proc")
     assert (config.ipc.responses_dir, config.ipc.dead_dir) == ("resp", "dead_letters")
     assert (config.ipc.stale_timeout_ms, config.ipc.poll_interval_ms) == (60000, 250)
@@ -136,6 +133,13 @@ def test_the_payload_folder_reaches_the_hybrid_store(tmp_path: Path) -> None:
     assert config.store_url == f"hybrid://{tmp_path}/.pabal/hybrid?db={tmp_path}/my.db&bodies={tmp_path}/bodies"
     assert config.check_on_start and config.repair
     assert not read(tmp_path, {"backend": "hybrid", "hybrid": {"checkOnStart": False}}).check_on_start
+
+
+def test_sqlite_with_the_mode_hybrid_means_hybrid_as_the_original_writes_it(tmp_path: Path) -> None:
+    config = read(tmp_path, {"backend": "sqlite", "mode": "hybrid"})
+    assert config.backend == "hybrid" and config.store_url.startswith("hybrid:") and config.check_on_start
+    path = written(tmp_path, {"backend": "sqlite", "mode": "hybrid"})
+    assert read_config(path, folder=tmp_path, backend="sqlite").backend == "sqlite", "the command line decides"
 
 
 def test_the_mode_alone_names_the_backend(tmp_path: Path) -> None:
@@ -180,7 +184,21 @@ def test_toml_is_looked_for_first(tmp_path: Path) -> None:
         ({"schemaVersion": "9"}, "schemaVersion: expected one of 0.1; found '9'"),
         ({"nodeId": "a b"}, "nodeId: expected 1-200 of letters, digits, '-', '_' and inner dots; found 'a b'"),
         ({"backend": "oracle"}, "backend: expected one of sqlite, filesystem, fs, hybrid; found 'oracle'"),
-        ({"backend": "sqlite", "mode": "hybrid"}, "mode: hybrid needs backend hybrid; found sqlite"),
+        ({"backend": "fs", "mode": "hybrid"}, "mode: hybrid needs backend hybrid; found fs"),
+        ({"backend": "hybrid", "mode": "mailbox_fs"}, "mode: mailbox_fs needs backend filesystem; found hybrid"),
+        (
+            {"ipc": {"requestsDir": "a", "deadDir": "a"}},
+            "ipc.deadDir: a is the name of requestsDir; each needs its own",
+        ),
+        ({"ipc": {"requestsDir": "bells"}}, "ipc.requestsDir: bells is the name of a folder of the mailbox"),
+        ({"filesystem": {"dlqDir": "ready"}}, "filesystem.dlqDir: ready is the name of inboxDir; each needs its own"),
+        ({"filesystem": {"archiveDir": "why"}}, "filesystem.archiveDir: why is the name of a folder of the store"),
+        ({"sqlite": {"kvTable": "a", "messageIndexTable": "a"}}, "sqlite.messageIndexTable: a is the name of kvTable"),
+        ({"sqlite": {"kvTable": "sqlite_kv"}}, "sqlite.kvTable: SQLite keeps names that begin with sqlite_ for itself"),
+        (
+            {"queues": [{"name": "q", "policy": {"dlq": {"queue": "q"}}}]},
+            "queues[0].policy.dlq.queue: q cannot be the queue of its own dead letters",
+        ),
         ({"paths": {"dataRoot": 3}}, "paths.dataRoot: expected a path; found 3"),
         ({"paths": {"dataRoot": ""}}, "paths.dataRoot: expected a path; found ''"),
         ({"ipc": {"staleTimeoutMs": "soon"}}, "ipc.staleTimeoutMs: expected a whole number; found 'soon'"),
@@ -254,7 +272,7 @@ def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
     [
         ("pabal.toml", "a = ", "cannot be read"),
         ("main_mq_configuration.json", "{", "cannot be read"),
-        ("main_mq_configuration.json", '{"backend": "fs", "backend": "sqlite"}', "cannot be read: backend"),
+        ("main_mq_configuration.json", '{"backend": "fs", "backend": "sqlite"}', "read: 'backend' is there twice"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_so(name: str, text: str, says: str, tmp_path: Path) -> None:

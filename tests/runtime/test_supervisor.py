@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +123,21 @@ def test_one_that_fails_too_often_in_a_row_is_given_up_unless_it_is_forgiven(wat
     supervisor.step()
     assert supervisor.states()[0].pid is not None
     supervisor.stop()
+
+
+def test_the_output_of_each_child_is_appended_to_its_file(watch: FdWatch, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("before\n")
+    commands = {name: Command(argv=("/bin/sh", "-c", f"echo {name}; echo error >&2; exit 1")) for name in "ab"}
+    supervisor = Supervisor(commands, clock=ManualClock(), watch=watch, output=lambda name: tmp_path / name)
+    supervisor.step()
+    while any(state.pid is not None for state in supervisor.states()):
+        watch.wait(5)
+        supervisor.step()
+    assert (tmp_path / "a").read_text() == "before\na\nerror\n"
+    assert (tmp_path / "b").read_text() == "b\nerror\n"
+
+
+def test_a_child_whose_output_cannot_be_written_is_tried_again_later(watch: FdWatch, tmp_path: Path) -> None:
+    supervisor = Supervisor({"a": SLEEP}, clock=ManualClock(), watch=watch, output=lambda name: tmp_path / "no" / name)
+    supervisor.step()
+    assert supervisor.next_due() == FIRST_PAUSE and supervisor.states()[0].pid is None

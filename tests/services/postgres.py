@@ -57,11 +57,11 @@ class PostgresServer:
         self._data = folder / "data"
         self._log = folder / "server.log"
         self._folder = folder
-        self._user = _user()
+        self._user = server_user()
         if self._user:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
         self._as_user("initdb", "-D", str(self._data), "-U", "test", "-A", "trust", "-E", "UTF8", "--locale", "C.UTF-8")
-        self.port = _free_port()
+        self.port = free_port()
         lines = [f"{name} = {value}" for name, value in _SETTINGS.items()]
         lines += [f"port = {self.port}", f"unix_socket_directories = '{folder}'"]
         with (self._data / "postgresql.conf").open("a") as file:
@@ -113,6 +113,11 @@ class PostgresServer:
         self._dismiss_guard()
         self._process.send_signal(signal.SIGINT)
         self._process.wait(60)
+
+    def hang(self) -> None:
+        """Let it and all its processes keep their connections and answer nothing."""
+        for pid in (self._process.pid, *_children(self._process.pid)):
+            os.kill(pid, signal.SIGSTOP)
 
     def kill(self) -> None:
         """Kill the server and all its processes at once, as a crash of the machine's software would."""
@@ -172,7 +177,7 @@ def running() -> Iterator[PostgresServer]:
             server.kill()
 
 
-def _user() -> pwd.struct_passwd | None:
+def server_user() -> pwd.struct_passwd | None:
     """Return who the server runs as: it will not run as root."""
     if os.geteuid() != 0:
         return None
@@ -184,7 +189,7 @@ def _user() -> pwd.struct_passwd | None:
     raise RuntimeError("root needs a user `postgres` or `nobody` to run PostgreSQL as")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

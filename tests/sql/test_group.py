@@ -42,15 +42,11 @@ class Commits:
             thread.join(10)
 
 
-def job(work: object) -> Job:
-    return Job(work, durable=False, essential=False)  # type: ignore[arg-type]  # tests pass lambdas
-
-
 def test_a_caller_alone_works_in_its_own_thread() -> None:
     commits = Commits()
     commits.go_on.set()
     group = Group(commits)
-    assert group.run(job(threading.get_ident)) == threading.get_ident()
+    assert group.write(threading.get_ident, durable=False) == threading.get_ident()
     assert commits.sizes == [1]
 
 
@@ -66,7 +62,7 @@ def test_those_who_come_meanwhile_share_one_commit_and_one_failure_fails_one() -
             return number * 10
 
         try:
-            answers[number] = group.run(job(work))
+            answers[number] = group.write(work, durable=False)
         except ValueError as exc:
             answers[number] = str(exc)
 
@@ -99,7 +95,7 @@ def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
 
     def lead() -> None:
         try:
-            group.run(job(lambda: 1))
+            group.write(lambda: 1, durable=False)
         except KeyboardInterrupt as exc:
             interrupted.append(exc)
 
@@ -107,13 +103,13 @@ def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
     leader.start()
     assert begun.wait(10)
     answers: list[int] = []
-    follower = threading.Thread(target=lambda: answers.append(group.run(job(lambda: 2))))
+    follower = threading.Thread(target=lambda: answers.append(group.write(lambda: 2, durable=False)))
     follower.start()
     go_on.set()
     leader.join(10)
     follower.join(10)
     assert interrupted and answers == [2]
-    assert group.run(job(lambda: 3)) == 3
+    assert group.write(lambda: 3, durable=False) == 3
 
 
 @pytest.mark.parametrize("point", range(8))
@@ -130,7 +126,7 @@ def test_a_leader_interrupted_while_it_hands_over_leaves_nobody_waiting(point: i
 
     def lead() -> None:
         with suppress(Interrupt):
-            group.run(job(lambda: sys.setprofile(handler)))
+            group.write(lambda: sys.setprofile(handler), durable=False)
         sys.setprofile(None)
 
     threads = [threading.Thread(target=lead)]
@@ -138,11 +134,11 @@ def test_a_leader_interrupted_while_it_hands_over_leaves_nobody_waiting(point: i
     assert commits.begun.wait(10)
     answers: list[int] = []
     for _ in range(3):
-        threads.append(threading.Thread(target=lambda: answers.append(group.run(job(lambda: 1)))))
+        threads.append(threading.Thread(target=lambda: answers.append(group.write(lambda: 1, durable=False))))
         threads[-1].start()
     commits.end(group, threads)
     assert len(answers) == 3
-    assert group.run(job(lambda: 4)) == 4
+    assert group.write(lambda: 4, durable=False) == 4
 
 
 @pytest.mark.parametrize("threads", [2, 16])
@@ -157,7 +153,7 @@ def test_every_caller_gets_its_own_answer(threads: int) -> None:
     def call(number: int) -> None:
         for turn in range(200):
             expected = (number, turn)
-            answer = group.run(job(lambda expected=expected: expected))
+            answer = group.write(lambda expected=expected: expected, durable=False)
             if answer != expected:
                 wrong.append((expected, answer))
 

@@ -8,7 +8,7 @@ import pytest
 
 from pabal.errors import StoreRefused
 from pabal.sql.connection import Connection, connect
-from pabal.sql.migrate import fact, migrate, set_fact, version
+from pabal.sql.migrate import META, fact, migrate, set_fact, version
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ def test_a_newer_schema_is_refused_by_name(db: Connection, package: str) -> None
 
 
 def test_facts_are_kept(db: Connection) -> None:
+    db.execute(META)
     assert fact(db, "weather") is None
     set_fact(db, "weather", "fair")
     assert fact(db, "weather") == "fair"

@@ -28,7 +28,7 @@ from tests.sql.numbers import Interrupt, prepare, rows, run_together
 
 def add(number: int, tx: Transaction) -> None:
     tx.run("insert into t values (?)", (number,))
-    tx.rings["t"] = number
+    tx.wakeups["t"] = number
 
 
 class Place:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pabal.errors import StoreClosed, StoreFailed, StoreRefused, Uncertain
+from pabal.errors import StoreBusy, StoreClosed, StoreFailed, StoreRefused, Uncertain
 from pabal.sql.connection import Conflict, connect, require_version
-from pabal.sql.room import Room
+from pabal.sql.disk_reserve import DiskReserve
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 from tests.sql.numbers import Interrupt, prepare, profiled, rows, run_together
@@ -96,7 +96,7 @@ def test_nobody_waits_for_a_lock_that_could_not_be_let_go(db: Database, monkeypa
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(db._turn, "unlock", refusing)
+        patch.setattr(db._lock, "unlock", refusing)
         db.write(add(1), durable=True)
     other.write(add(2), durable=True)
     db.write(add(3), durable=True)
@@ -165,10 +165,10 @@ def test_what_a_failed_caller_made_ready_is_not_told(tmp_path: Path) -> None:
     db = Database(tmp_path / "x.db", prepare=prepare, committed=told.update)
 
     def good(tx: Transaction) -> None:
-        tx.rings["good"] = 1
+        tx.wakeups["good"] = 1
 
     def bad(tx: Transaction) -> None:
-        tx.rings["bad"] = 2
+        tx.wakeups["bad"] = 2
         raise KeyError
 
     def call(work: Callable[[Transaction], None]) -> None:
@@ -246,7 +246,7 @@ def test_another_program_that_holds_the_lock_gives_a_clear_error(db: Database, m
     db._writer.connection.set_busy_timeout(20)
     other = connect(db.path)
     other.execute("begin immediate")
-    with pytest.raises(StoreFailed, match="another program kept"):
+    with pytest.raises(StoreBusy, match=f"process {os.getpid()} "):
         db.write(add(1), durable=True)
     other.execute("rollback")
     other.close()
@@ -290,7 +290,7 @@ def test_a_database_behind_a_link_finds_the_room_that_its_wal_takes_up(db: Datab
     link = tmp_path / "link.db"
     link.symlink_to(db.path)
     db.write(lambda tx: tx.run("create table wide as select randomblob(100000)").fetchall(), durable=True)
-    db.room.ballast.release()
+    db.reserve.ballast.release()
     connection = connect(link)
-    assert Room(link).make(connection)
+    assert DiskReserve(link).make(connection)
     connection.close()

@@ -14,22 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from pabal import filesystem
 from pabal.errors import QueueFull, StoreError, StoreFailed, StoreFull
 from pabal.store import Done, Outcome, Settlement, State, Terms
-from pabal.stores.files import FileStore, locks
-from pabal.testing import ManualClock
+from pabal.stores.files import FileStore
 from pabal.testing.store_place import QUEUE, ack, draft, drain, publish, take
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
-
-
-@pytest.fixture
-def store(root: Path) -> Iterator[FileStore]:
-    with closing(FileStore(root, clock=ManualClock())) as store:
-        yield store
 
 
 def open_files() -> int:
@@ -147,7 +136,7 @@ def test_a_message_whose_lease_found_no_room_is_offered_again(
 def test_a_store_of_many_queues_keeps_few_files_open(store: FileStore) -> None:
     before = open_files()
     queues = [f"queue-{n}" for n in range(300)]
-    with descriptors(256):
+    with descriptors(before + 220):  # tests before this one may have left some open
         for queue in queues:
             publish(store, queue, queue=queue)
         assert open_files() <= before + 2
@@ -156,13 +145,13 @@ def test_a_store_of_many_queues_keeps_few_files_open(store: FileStore) -> None:
             assert ack(store, lease) is Outcome.APPLIED
         for queue in reversed(queues):
             assert store.counts(queue)[State.DONE] == 1
-    assert open_files() <= before + locks._MOST_IDLE + 2
+    assert open_files() <= before + filesystem.kept_open() + 2
 
 
 def test_a_lock_that_is_held_is_not_closed_for_others(root: Path) -> None:
-    idle: dict[locks.FileLock, None] = {}
+    idle = filesystem.IdleLocks()
     os.makedirs(root)
-    held, *others = (locks.FileLock(f"{root}/{n}", idle) for n in range(locks._MOST_IDLE * 2))
+    held, *others = (filesystem.FileLock(f"{root}/{n}", idle) for n in range(filesystem.kept_open() * 2))
     with held:
         pass
     entered, done = threading.Event(), threading.Event()
@@ -189,7 +178,7 @@ def test_a_lock_that_is_held_is_not_closed_for_others(root: Path) -> None:
             with lock:
                 pass
         assert subprocess.run(["flock", "--nonblock", f"{root}/1", "true"], check=False).returncode != 0
-    assert len(idle) <= locks._MOST_IDLE
+    assert len(idle) <= filesystem.kept_open()
     for lock in (held, *others):
         lock.close()
     assert not idle
@@ -238,3 +227,29 @@ def test_no_directory_is_listed_for_an_id_that_is_not_of_our_making(store: FileS
     assert listed == []
     publish(store, "8", id="01933b5e-7d2c-7abc-8def-0123456789ab")
     assert listed
+
+
+_FEW = """
+import resource, sys
+from pathlib import Path
+from pabal.errors import StoreError
+from pabal.stores.files import FileStore
+from pabal.testing.store_place import draft
+
+store = FileStore(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+failed = []
+for number in range(120):
+    try:
+        store.publish([draft(number, queue=f"q{number % 40}", id=f"m{number}", group="g")])
+    except StoreError as exc:
+        failed.append(number)
+leased = [lease for number in range(40) for lease in store.lease(f"q{number}", 9, 60.0)]
+print(len(failed), len(leased))
+"""
+
+
+def test_after_too_many_open_files_fewer_locks_are_kept_open(root: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", _FEW, str(root)], capture_output=True, text=True, timeout=60)
+    failed, leased = map(int, run.stdout.split())
+    assert failed <= 3 and leased == 40, run.stderr

@@ -2,27 +2,27 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from pabal.errors import StoreFailed, TooLarge
 from pabal.sql import writer
+from pabal.sql.connection import connect
 from pabal.store import Dead, Done, Failure, Settlement, State, Terms
 from pabal.stores.hybrid import HybridStore
-from pabal.stores.sqlite import tending
+from pabal.stores.sqlite import maintain
 from pabal.stores.sqlite.bodies import BodyFolder, Document
 from pabal.testing import ManualClock
 from pabal.testing.store_place import FAILED, ack, bodies, draft, drain, publish, settle, take, take_one
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+from tests.sql.numbers import Interrupt, profiled
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_ack_leaves_the_file_and_the_sweep_removes_it(
 def test_a_sweep_ends_when_its_time_is_over_and_the_next_goes_on(
     store: HybridStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tending, "_SWEEP_SECONDS", 0.0)
-    store.publish([draft(number) for number in range(tending._SWEEP_SLICE + 1)])
-    assert len(drain(store)) == tending._SWEEP_SLICE + 1
+    monkeypatch.setattr(maintain, "_SWEEP_SECONDS", 0.0)
+    store.publish([draft(number) for number in range(maintain._SWEEP_SLICE + 1)])
+    assert len(drain(store)) == maintain._SWEEP_SLICE + 1
     store.purge("jobs", State.DONE, age=3600)
     assert len(names(folder)) == 1
     store.purge("jobs", State.DONE, age=3600)
@@ -157,6 +157,25 @@ def test_g10_a_body_that_may_not_be_read_is_set_aside_and_all_else_is_served(
     assert [entry.id for entry in store.browse("jobs", State.CORRUPT)] == ["b"]
 
 
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_message_that_is_handled_during_a_check_is_no_damage(
+    store: HybridStore, folder: Path, monkeypatch: pytest.MonkeyPatch, repair: bool
+) -> None:
+    publish(store, 1, id="a")
+    publish(store, 2, id="b")
+    get = BodyFolder.get
+
+    def get_late(self: BodyFolder, place: bytes | str | None) -> bytes | None:
+        monkeypatch.setattr(BodyFolder, "get", get)
+        ack(store, take_one(store))
+        (folder / "a.json").unlink()  # as the sweep does
+        return get(self, place)
+
+    monkeypatch.setattr(BodyFolder, "get", get_late)
+    assert store.check(repair=repair) == []
+    assert store.counts("jobs")[State.DONE] == 1
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
 def test_g10_a_body_that_cannot_be_read_for_now_holds_up_nobody_and_comes_again(
     store: HybridStore,
@@ -192,6 +211,23 @@ with pabal.connect(sys.argv[1]) as mq:
     subprocess.run([sys.executable, "-c", script, f"hybrid:{tmp_path / 'many'}"], check=True)
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "hybrid", "file"])
+def test_many_queues_leave_descriptors_for_bodies_and_watches(tmp_path: Path, kind: str) -> None:
+    script = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+import pabal
+with pabal.connect(sys.argv[1]) as mq:
+    for number in range(40):
+        mq.queue(f"q{number}").publish(number)
+    for number in range(40):
+        [delivery] = mq.queue(f"q{number}").lease(1, wait=1.0)
+        delivery.ack()
+    assert mq.queue("q0").lease(1, wait=0.1) == []
+"""
+    subprocess.run([sys.executable, "-c", script, f"{kind}:{tmp_path / 'many'}"], check=True)
+
+
 def test_what_follows_from_one_leaves_no_file_when_what_follows_from_another_is_refused(
     store: HybridStore, folder: Path
 ) -> None:
@@ -216,21 +252,111 @@ def test_check_finds_missing_bodies_and_revives_nothing_dead(store: HybridStore,
     assert store.check(repair=True) == []
 
 
-def test_check_removes_old_files_that_no_message_names(
-    store: HybridStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every file be old enough to be a leftover."""
+    later = time.time() + 120
+    monkeypatch.setattr("pabal.stores.sqlite.check.time.time", lambda: later)
+
+
+def test_check_sets_files_aside_that_no_message_names(
+    store: HybridStore, folder: Path, request: pytest.FixtureRequest
 ) -> None:
     publish(store, 1, id="m1")
     BodyFolder(folder.parent).put([Document("jobs", "orphan", b"{}")])
     assert store.check(repair=True) == []  # it may belong to a publish under way
-    later = time.time() + 120
-    monkeypatch.setattr("pabal.stores.sqlite.check.time.time", lambda: later)
+    request.getfixturevalue("later")
     assert [finding.repaired for finding in store.check(repair=False)] == [False]
-    there_when_synced: list[list[str]] = []
-    monkeypatch.setattr(writer, "sync_data", lambda fd: there_when_synced.append(names(folder)))
     (finding,) = store.check(repair=True)
     assert finding.where == "bodies/jobs/orphan.json" and finding.repaired
-    assert there_when_synced[-1] == ["m1.json", "orphan.json"]  # on the disk too nobody names it, before it goes
     assert names(folder) == ["m1.json"]
+    aside = folder.parent.with_name("bodies.orphaned") / "jobs"
+    assert names(aside) == ["orphan.json", "orphan.json.reason"] and (aside / "orphan.json").read_bytes() == b"{}"
+    assert "no message of" in (aside / "orphan.json.reason").read_text()
+    assert "1 files" in store.facts()["orphaned"]
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_cannot_be_set_aside_is_not_reported_as_repaired(store: HybridStore, folder: Path) -> None:
+    publish(store, 1, id="m1")
+    BodyFolder(folder.parent).put([Document("jobs", "orphan", b"{}")])
+    folder.parent.with_name("bodies.orphaned").write_text("in the way")
+    (finding,) = store.check(repair=True)
+    assert not finding.repaired and "failed" in finding.remedy
+    assert names(folder) == ["m1.json", "orphan.json"]
+
+
+def test_a_row_that_names_no_file_any_more_is_set_aside_once(tmp_path: Path) -> None:
+    store = HybridStore(tmp_path / "root")
+    publish(store, 1, id="m1")
+    store.close()
+    db = connect(tmp_path / "root" / "pabal.db")
+    db.execute("update messages set document = 5, crc = 0").fetchall()
+    db.close()
+    store = HybridStore(tmp_path / "root")
+    (finding,) = store.check(repair=True)
+    assert finding.repaired and finding.remedy == "set it aside as corrupt"
+    assert store.check(repair=False) == []
+    store.close()
+
+
+@pytest.mark.usefixtures("later")
+def test_a_start_with_another_index_loses_no_message_of_the_right_one(tmp_path: Path, clock: ManualClock) -> None:
+    root = tmp_path / "root"
+    right = HybridStore(root, clock=clock)
+    publish(right, "a", "b", "c")
+    right.close()
+    wrong = HybridStore(root, db=tmp_path / "other.db", clock=clock)
+    assert [finding.repaired for finding in wrong.check(repair=True)] == [True] * 3
+    wrong.close()
+    right = HybridStore(root, clock=clock)
+    ack(right, take_one(right))  # also without a check
+    assert [finding.remedy for finding in right.check(repair=True)] == ["put it back"] * 2
+    assert right.check(repair=True) == []
+    assert drain(right) == ["b", "c"]
+    right.purge("jobs", State.DONE)
+    assert names(root / "bodies" / "jobs") == [] and names(root / "bodies.orphaned" / "jobs") == []
+    right.close()
+
+
+@pytest.mark.usefixtures("later")
+def test_a_lost_index_is_made_again_from_the_files(tmp_path: Path, clock: ManualClock) -> None:
+    root = tmp_path / "root"
+    store = HybridStore(root, clock=clock)
+    for number in range(5):
+        publish(store, number, id=f"m{9 - number}", group="g", created_at=1e9 + number)
+    publish(store, "other", queue="mail")
+    (root / "bodies" / "jobs" / "half.json").write_text('{"messageId": "half", "pay')
+    store.close()
+    for path in root.glob("pabal.db*"):
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+
+    store = HybridStore(root, clock=clock)
+    findings = store.adopt()
+    assert [finding.repaired for finding in findings].count(True) == 6
+    (left,) = (finding for finding in findings if not finding.repaired)
+    assert left.where.endswith("half.json") and "cannot be read" in left.problem
+    assert drain(store) == list(range(5)) and drain(store, queue="mail") == ["other"]
+    (left,) = store.adopt()
+    assert left.where.endswith("half.json") and store.check(repair=False) == []
+    store.close()
+
+
+@pytest.mark.usefixtures("later")
+def test_adopt_takes_in_nothing_twice_and_revives_what_died_for_want_of_its_file(
+    store: HybridStore, folder: Path, tmp_path: Path
+) -> None:
+    publish(store, "done", id="m1")
+    ack(store, take_one(store))
+    publish(store, "dead", id="m2")
+    (folder / "m2.json").rename(tmp_path / "m2.json")
+    assert take(store) == [] and store.counts("jobs")[State.DEAD] == 1
+    store.check(repair=True)
+    (folder / "m1.json").write_bytes((tmp_path / "m2.json").read_bytes().replace(b"m2", b"m1"))
+    (tmp_path / "m2.json").rename(folder / "m2.json")
+    findings = store.adopt()
+    assert sorted(finding.repaired for finding in findings) == [False, True]
+    assert drain(store) == ["dead"]
 
 
 def test_a_publish_that_slept_until_its_file_was_swept_is_refused(tmp_path: Path) -> None:
@@ -247,3 +373,37 @@ def test_follow_ups_have_files_too(store: HybridStore, folder: Path) -> None:
     settle(store, take_one(store), Done(then=(draft(2, id="m2"),)))
     assert names(folder) == ["m1.json", "m2.json"]
     assert drain(store) == [2]
+
+
+def test_no_descriptor_is_left_open_where_a_signal_handler_raises(store: HybridStore) -> None:
+    """At every moment at which Python lets a handler raise: when a function begins, and when one of C has ended."""
+    publish(store, "first", id="first")
+    seen = point = 0
+
+    def handler(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal seen
+        places = ("sqlite/bodies.py", "pabal/filesystem.py", "pabal/durable.py")
+        if event in ("call", "c_return") and frame.f_code.co_filename.endswith(places):
+            seen += 1
+            if seen == point:
+                sys.setprofile(None)
+                raise Interrupt
+
+    def use() -> None:
+        store._bodies.get(store._bodies.put([Document("jobs", f"m{point}", b"x" * 1000)])[0])
+
+    use()
+    before = os.listdir("/proc/self/fd")
+    while seen >= point:
+        point, seen = point + 1, 0
+        with suppress(Interrupt), profiled(handler):
+            use()
+        assert len(os.listdir("/proc/self/fd")) == len(before), point
+    assert point > 20
+
+
+def test_a_queue_that_is_deleted_leaves_no_bodies(store: HybridStore, folder: Path) -> None:
+    publish(store, *range(300))
+    ack(store, take_one(store))
+    assert store.delete("jobs", force=True) == 299
+    assert names(folder) == []

@@ -12,17 +12,13 @@ from typing import Any
 
 import pytest
 
+from pabal import filesystem
 from pabal.store import Done, Lease, Outcome, Retry, Settlement, State
-from pabal.stores.files import FileStore, feed, intake, listing, reading
+from pabal.stores.files import FileStore, foreign, index, read
 from pabal.stores.layout import NativeLayout
 from pabal.testing import ManualClock
 
 LAYOUT = NativeLayout(native=False)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture(params=["inotify", "poll"])
@@ -31,7 +27,7 @@ def woken_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.EMFILE, "no inotify instance to be had")
 
     if request.param == "poll":
-        monkeypatch.setattr(feed, "Inotify", none_left)
+        monkeypatch.setattr(index, "Inotify", none_left)
     return str(request.param)
 
 
@@ -133,7 +129,7 @@ def test_what_was_missed_when_too_much_happened_is_seen_by_the_files(
     assert ours.counts("q")[State.READY] == 1
     do_one(others, "alice", removed=True)
     put(tmp_path, "two", targetConsumerId="bob")
-    known = ours._root.spool("q").listing  # type: ignore[union-attr]  # it is there
+    known = ours._root.find("q").index  # type: ignore[union-attr]  # it is there
     ours._root.feed.drain()  # type: ignore[union-attr]  # it is there
     known.pending.clear()  # type: ignore[union-attr]  # as when the system has no room for more events
     known.stale = True  # type: ignore[union-attr]
@@ -156,29 +152,29 @@ def test_what_is_still_the_same_is_not_read_again(
     for n in range(5):
         put(tmp_path, f"m{n}", f"{n}.json")
     assert ours.counts("q")[State.READY] == 5
-    read: list[str] = []
-    whole = reading.read_whole
+    opened: list[str] = []
+    whole = filesystem.read_whole
 
     def read_whole(path: str) -> tuple[bytes, float]:
-        read.append(path)
+        opened.append(path)
         return whole(path)
 
-    monkeypatch.setattr(reading, "read_whole", read_whole)
-    monkeypatch.setattr(intake, "read_whole", read_whole)
+    monkeypatch.setattr(read, "read_whole", read_whole)
+    monkeypatch.setattr(foreign, "read_whole", read_whole)
     do_one(others)
-    read.clear()
+    opened.clear()
     ours._root.let_go()
-    assert ours.counts("q")[State.READY] == 4 and read == []
+    assert ours.counts("q")[State.READY] == 4 and opened == []
 
 
 def test_who_only_looks_keeps_little_of_what_has_gone(
     tmp_path: Path, others: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "_ARRIVALS", 20)
+    monkeypatch.setattr(index, "_ARRIVALS", 20)
     with closing(FileStore(tmp_path, clock=clock, layout=LAYOUT)) as looking:
         for n in range(100):
             put(tmp_path, f"m{n}", f"{n}.json")
             assert looking.counts("q")[State.READY] == 1
             do_one(others)
-        known = looking._root.spool("q").listing  # type: ignore[union-attr]  # it is there
-        assert len(known.orders) <= 25 and len(known._heaps.anyones) <= 25  # type: ignore[union-attr]
+        known = looking._root.find("q").index  # type: ignore[union-attr]  # it is there
+        assert len(known.orders) <= 25 and len(known._anyones) <= 25  # type: ignore[union-attr]

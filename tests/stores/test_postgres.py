@@ -13,21 +13,28 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
+from pabal.clock import SystemClock
 from pabal.connect import connect
-from pabal.errors import InvalidInput, InvalidUrl, QueueFull, StoreFailed, StoreMissing, StoreRefused, Uncertain
-from pabal.sql.links import Link, place_of
+from pabal.errors import (
+    InvalidInput,
+    InvalidPolicy,
+    InvalidUrl,
+    QueueFull,
+    StoreFailed,
+    StoreMissing,
+    StoreRefused,
+    Uncertain,
+)
+from pabal.message import Message
+from pabal.queues.queue import Queue
 from pabal.sql.postgres import Server
-from pabal.store import Dead, Done, Failure, Movable, Outcome, Retry, Settlement, State, Terms, Transactional
+from pabal.sql.postgres_link import Link, place_of
+from pabal.store import Dead, Done, Entry, Failure, Movable, Outcome, Retry, Settlement, State, Terms, Transactional
 from pabal.stores.postgres import PostgresStore
 from pabal.testing.store_place import QUEUE, ack, count, draft, drain, publish, state_of, take, take_one
 from tests.services.cutting_proxy import CuttingProxy
 from tests.services.postgres import PostgresServer, running
-
-
-@pytest.fixture
-def schema(postgres: PostgresServer) -> Iterator[str]:
-    with postgres.schema() as schema:
-        yield schema
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -262,6 +269,31 @@ def test_the_facts_say_what_wakes_its_readers(store: PostgresStore) -> None:
     assert store.facts()["woken by"] == "notify"
 
 
+@pytest.mark.parametrize("settings", ["{no", '"text"', '{"retry": 5}'])
+def test_settings_that_cannot_be_read_stop_one_queue_and_are_set_aside(
+    store: PostgresStore, theirs: "psycopg.Connection[tuple[object, ...]]", schema: str, settings: str
+) -> None:
+    store.configure(QUEUE, {})
+    store.configure("other", {})
+    theirs.execute(f"update {schema}.queues set settings = %s where name = %s", (settings, QUEUE))
+    theirs.commit()
+    with pytest.raises(InvalidPolicy, match=QUEUE):
+        Queue(QUEUE, store).policy  # noqa: B018
+    assert Queue("other", store).policy
+    (finding,) = store.check(repair=False)
+    assert finding.where == QUEUE and "its settings cannot be read" in finding.problem and not finding.repaired
+    assert [finding.repaired for finding in store.check(repair=True)] == [True]
+    assert store.settings(QUEUE) is None and not store.check(repair=False)
+    kept = f"select value from {schema}.meta where key like 'set_aside.{QUEUE}.%%'"
+    assert theirs.execute(kept).fetchall() == [(settings,)]
+
+
+def test_the_scheme_may_be_in_capitals(postgres: PostgresServer, schema: str) -> None:
+    url = postgres.url.replace("postgresql:", "POSTGRESQL:")
+    with connect(f"{url}{'&' if '?' in url else '?'}schema={schema}") as mq:
+        mq.queue(QUEUE).publish(1)
+
+
 def test_a_place_is_told_as_the_environment_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", "127.0.0.1")
     monkeypatch.setenv("PGPORT", "55999")
@@ -384,4 +416,83 @@ def test_options_of_libpq_are_passed_on_as_they_are(postgres: PostgresServer, sc
 def test_without_psycopg_it_says_what_to_install() -> None:
     program = "import sys; sys.modules['psycopg'] = None; import pabal; pabal.connect('postgresql://here/x')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "ExtraMissing" in done.stderr and "pip install 'pabal[postgres]'" in done.stderr
+    assert "ExtraMissing" in done.stderr and "its extra 'postgres'" in done.stderr
+
+
+# Clocks of clients, and many delayed messages
+
+
+class _Skewed(SystemClock):
+    """The clock of a client that is wrong by some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def now(self) -> float:
+        return time.time() + self._seconds
+
+
+@pytest.mark.parametrize("skew", [-600.0, 600.0])
+def test_a_time_to_live_is_counted_on_the_servers_clock(postgres: PostgresServer, schema: str, skew: float) -> None:
+    theirs = _Skewed(skew)
+    with closing(PostgresStore(postgres.url, schema=schema, clock=theirs)) as store:
+        queue = Queue(QUEUE, store, clock=theirs)
+        queue.publish("for five minutes", ttl=300, id="m")
+        queue.publish("over", ttl=0.001, id="over")
+        [(left,)] = postgres.execute(f"select expires_at - {schema}.wall() from {schema}.messages where id = 'm'")
+        assert isinstance(left, float) and 290 < left <= 300
+        assert store.next_due(QUEUE) == 0
+        [delivery] = queue.lease(5)  # judges the message whose time is over
+        assert delivery.body == "for five minutes"
+        delivery.ack(then=[queue.draft("follow-up", ttl=300, id="then")])
+        [(left,)] = postgres.execute(f"select expires_at - {schema}.wall() from {schema}.messages where id = 'then'")
+        assert isinstance(left, float) and 290 < left <= 300
+        over = queue.find("over")
+        assert over is not None and over.failure is not None and over.failure.code == "EXPIRED"
+
+
+def test_a_lease_that_ran_out_is_not_taken_for_a_time_to_live_that_ended(postgres: PostgresServer, schema: str) -> None:
+    theirs = _Skewed(600)
+    with closing(PostgresStore(postgres.url, schema=schema, clock=theirs)) as store:
+        queue = Queue(QUEUE, store, clock=theirs)
+        with closing(PostgresStore(postgres.url, schema=schema)) as right:
+            Queue(QUEUE, right).publish(1, ttl=300, id="m")  # by the other clock the five minutes are over
+        take_one(store, seconds=0.001)
+        until(lambda: queue.settler.judge_expired() == 1)
+        found = queue.find("m")
+        assert found is not None and found.failure is not None and found.failure.code == "LEASE_EXPIRED"
+
+
+def test_a_delayed_message_moved_in_is_due_as_soon_as_before(postgres: PostgresServer, schema: str) -> None:
+    theirs = _Skewed(-600)
+    with closing(PostgresStore(postgres.url, schema=schema, clock=theirs)) as store:
+        message = Message("m", 1, created_at=theirs.now(), expires_at=theirs.now() + 500)
+        store.carry(QUEUE, [Entry(QUEUE, "m", State.DELAYED, 0, theirs.now() + 100, message)])
+        [(due, ends)] = postgres.execute(
+            f"select due_at - {schema}.wall(), expires_at - {schema}.wall() from {schema}.messages"
+        )
+        assert isinstance(due, float) and isinstance(ends, float)
+        assert 90 < due <= 100 and 490 < ends <= 500
+
+
+def test_g4_the_most_urgent_of_very_many_that_come_due_at_once_is_first(
+    store: PostgresStore, postgres: PostgresServer, schema: str
+) -> None:
+    publish(store, 0, delay=3600, group="")
+    # 25,000 more of priority 0 before one of priority 9: all are due at once, the urgent one last.
+    postgres.execute(
+        f"insert into {schema}.messages (queue_id, state, rank, due_at, state_since, id, crc, document)"
+        f" select queue_id, 1, 0, 1000 + n * 0.001, 1000, 'm' || n, crc, document"
+        f" from {schema}.messages, generate_series(1, 25000) as n"
+    )
+    postgres.execute(f"update {schema}.messages set rank = -9, due_at = 2000 where id = 'm25000'")
+    # And members of groups, of which a call takes fewer.
+    store.publish([draft(0, group="g0", delay=3600, id="g0"), draft(1, group="g1", delay=3600, id="g1", priority=8)])
+    postgres.execute(
+        f"insert into {schema}.messages (queue_id, state, rank, due_at, state_since, id, grp, crc, document)"
+        f" select queue_id, 1, 0, 1000 + n * 0.001, 1000, 'x' || n, 'x' || n, crc, document"
+        f" from {schema}.messages, generate_series(1, 1500) as n where id = 'g0'"
+    )
+    postgres.execute(f"update {schema}.messages set due_at = 3000 where id = 'g1'")
+    assert [lease.receipt.id for lease in take(store, 3)] == ["m25000", "g1", "m1"]
+    assert count(store, State.READY) == 24_999 - 1 + 1500

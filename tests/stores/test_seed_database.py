@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pabal.errors import StoreRefused
-from pabal.policy import policy_from
+from pabal.policy.policy import policy_from
 from pabal.sql.connection import Connection, connect
 from pabal.store import State
 from pabal.stores.hybrid import HybridStore
@@ -71,11 +71,6 @@ class Seed:
     def open(self, clock: ManualClock) -> SqliteStore:
         self.db.close()
         return SqliteStore(self.path, clock=clock)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

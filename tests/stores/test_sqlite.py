@@ -12,18 +12,15 @@ from zlib import crc32
 import pytest
 
 from pabal.errors import NameTaken, QueueFull, StoreFull, StoreRefused
+from pabal.filesystem import require_local
 from pabal.sql.connection import Connection, connect
-from pabal.store import Done, Entry, Outcome, Settlement, State, Terms
-from pabal.stores.place import file_system, require_local
-from pabal.stores.sqlite import SqliteStore, groups, inserting, moves, reads, settle
-from pabal.stores.sqlite.leasing import Leasing
+from pabal.store import Done, Entry, Outcome, Receipt, Settlement, State, Terms
+from pabal.stores.sqlite import SqliteStore, groups, maintain, read, settle
+from pabal.stores.sqlite import lease as leasing
+from pabal.stores.sqlite import publish as publishing
+from pabal.stores.sqlite.lease import Leaser
 from pabal.testing import ManualClock
-from pabal.testing.store_place import Child, ack, bodies, draft, drain, publish, retry, take, take_one
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+from pabal.testing.store_place import QUEUE, Child, ack, bodies, count, draft, drain, publish, retry, take, take_one
 
 
 @pytest.fixture
@@ -43,35 +40,38 @@ def db(store: SqliteStore, tmp_path: Path) -> Iterator[Connection]:
 # Plans
 
 _PLANS: list[tuple[str, str, int]] = [
-    (moves._DUE, "messages_delayed (queue_id=? AND due_at<?)", 3),
-    (moves._LAPSED, "messages_inflight (queue_id=? AND moment<?)", 3),
-    (moves._EXPIRED, "messages_expiring (queue_id=? AND expires_at<?)", 3),
+    (leasing._DUE, "messages_delayed (queue_id=? AND due_at<?)", 3),
+    (leasing._LAPSED, "messages_inflight (queue_id=? AND lease_until<?)", 3),
+    (leasing._EXPIRED, "messages_expiring (queue_id=? AND expires_at<?)", 3),
     (groups._HEAD, "messages_group (queue_id=? AND grp=?)", 2),
-    (inserting._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
-    (inserting._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=? AND dedup_until>?)", 3),
-    (moves._LEASE, "INTEGER PRIMARY KEY (rowid=?)", 3),
-    (moves._PROMOTE, "INTEGER PRIMARY KEY (rowid=?)", 2),
-    (moves._EXTEND, "messages_id (queue_id=? AND id=?)", 4),
+    (publishing._BY_ID, "messages_id (queue_id=? AND id=?)", 2),
+    (publishing._BY_KEY, "messages_dedup (queue_id=? AND dedup_key=? AND dedup_until>?)", 3),
+    (leasing._LEASE.one, "INTEGER PRIMARY KEY (rowid=?)", 4),
+    (leasing._LEASE.many, "INTEGER PRIMARY KEY (rowid=?)", 23),
+    (leasing._PROMOTE, "INTEGER PRIMARY KEY (rowid=?)", 2),
+    (leasing._EXTEND, "messages_id (queue_id=? AND id=?)", 4),
     (settle._DONE, "messages_id (queue_id=? AND id=?)", 5),
     (settle._DONE_ALONE, "messages_id (queue_id=? AND id=?)", 5),
     (settle._ACKS, "messages_id (queue_id=? AND id=?)", 4 + settle._TOGETHER),
-    (settle._RETRY, "messages_id (queue_id=? AND id=?)", 7),
+    (settle._ACKS_ALONE.one, "messages_id (queue_id=? AND id=?)", 5),
+    (settle._ACKS_ALONE.many, "messages_id (queue_id=? AND id=?)", 24),
+    (settle._RETRY, "messages_id (queue_id=? AND id=?)", 8),
     (settle._DEAD, "messages_id (queue_id=? AND id=?)", 5),
     (
-        reads._PURGEABLE.format("messages_aside", "state = 4 and state > 2"),
-        "messages_aside (queue_id=? AND state=? AND moment<?)",
+        maintain._PURGEABLE.format("messages_aside", "state = 4 and state > 2"),
+        "messages_aside (queue_id=? AND state=? AND state_since<?)",
         3,
     ),
     (
-        reads._PURGEABLE.format("messages_aside", "state = 5 and state > 2"),
-        "messages_aside (queue_id=? AND state=? AND moment<?)",
+        maintain._PURGEABLE.format("messages_aside", "state = 5 and state > 2"),
+        "messages_aside (queue_id=? AND state=? AND state_since<?)",
         3,
     ),
-    (reads._PURGEABLE.format("messages_ready", "state = 0"), "messages_ready (queue_id=?)", 3),
-    (reads._PURGEABLE.format("messages_delayed", "state = 1"), "messages_delayed (queue_id=?)", 3),
-    (reads._SAME_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))", 6),
-    (reads._LOWER_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority<?)", 4),
-    (reads._TARGET, "messages_ready (queue_id=? AND target>?)", 2),
+    (maintain._PURGEABLE.format("messages_ready", "state = 0"), "messages_ready (queue_id=?)", 3),
+    (maintain._PURGEABLE.format("messages_delayed", "state = 1"), "messages_delayed (queue_id=?)", 3),
+    (read._SAME_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))", 6),
+    (read._LOWER_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority<?)", 4),
+    (read._TARGET, "messages_ready (queue_id=? AND target>?)", 2),
 ]
 
 
@@ -84,22 +84,23 @@ def test_every_statement_finds_its_rows_by_an_index_and_sorts_nothing(
     assert "SCAN" not in plan[0] and "TEMP B-TREE" not in plan[0]
 
 
-@pytest.mark.parametrize("statement", [reads._ANYTHING, reads._LAPSED, reads._NEXT])
+@pytest.mark.parametrize("statement", [leasing._ANYTHING, leasing._ANY_LAPSED, leasing._NEXT])
 def test_looking_before_locking_scans_nothing(db: Connection, statement: str) -> None:
-    values = {reads._ANYTHING: 3, reads._LAPSED: 3, reads._NEXT: 4}[statement]
+    values = {leasing._ANYTHING: 3, leasing._ANY_LAPSED: 3, leasing._NEXT: 4}[statement]
     plan = [row[3] for row in db.execute("explain query plan " + statement, (1,) * values)]
     assert not [step for step in plan if "SCAN messages" in step or "TEMP" in step], plan
 
 
 def test_leasing_finds_its_rows_and_what_is_due_by_indexes(db: Connection) -> None:
-    plan = [row[3] for row in db.execute("explain query plan " + moves._READY, (1, "", 1, 1))]
+    plan = [row[3] for row in db.execute("explain query plan " + leasing._READY, (1, "", 1, 1, "a"))]
     assert "messages_ready (queue_id=? AND target=?)" in plan[0]
-    assert "messages_delayed (queue_id=? AND due_at<?)" in plan[-1]
+    assert any("messages_delayed (queue_id=? AND due_at<?)" in step for step in plan)
+    assert "COVERING INDEX messages_ready (queue_id=? AND target=?)" in plan[-1]
     assert not [step for step in plan if step.startswith("SCAN messages") or "TEMP" in step], plan
 
 
 def test_what_a_token_holds_is_found_among_the_messages_in_flight(db: Connection) -> None:
-    plan = [row[3] for row in db.execute("explain query plan " + moves._HELD_BY, (1, "t"))]
+    plan = [row[3] for row in db.execute("explain query plan " + leasing._HELD_BY, (1, "t"))]
     assert "messages_inflight (queue_id=?)" in plan[0]
 
 
@@ -122,11 +123,7 @@ def test_a_stranger_with_our_view_names_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path}/sha\\040red nfs4 rw 0 0\n")
-    assert file_system(tmp_path / "sha red" / "deep", mounts) == "nfs4"
-    assert file_system(tmp_path / "other", mounts) == "ext4"
-    monkeypatch.setattr("pabal.stores.place.file_system", lambda path: "nfs4")
+    monkeypatch.setattr("pabal.filesystem.file_system", lambda path: "nfs4")
     with pytest.raises(StoreRefused, match="nfs4"):
         require_local(tmp_path)
 
@@ -213,7 +210,7 @@ def test_an_empty_queue_is_probed_without_the_write_lock(store: SqliteStore, db:
 
 def test_who_came_in_vain_once_does_not_look_first(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sleeps now, and is woken when there is something to take."""
-    monkeypatch.setattr(Leasing, "_anything", lambda *args: pytest.fail("it looked"))
+    monkeypatch.setattr(Leaser, "_anything", lambda *args: pytest.fail("it looked"))
     assert take(store) == []
     for body in (1, 2):
         publish(store, body)
@@ -395,3 +392,23 @@ def _fill(path: Path) -> None:
                     file.write(b"x" * size)
             except OSError:
                 continue
+
+
+def test_many_acks_have_the_right_outcomes_whatever_is_among_them(store: SqliteStore) -> None:
+    publish(store, *range(60))
+    leases = store.lease(QUEUE, 60, 60.0)
+    acks = [Settlement(lease.receipt, Done()) for lease in leases]
+    assert store.settle(acks[:25]) == [Outcome.APPLIED] * 25
+    found = store.settle(
+        [acks[0], *acks[25:50], acks[30], Settlement(Receipt(QUEUE, acks[55].receipt.id, "x"), Done())]
+    )
+    assert found == [Outcome.REPEATED, *[Outcome.APPLIED] * 25, Outcome.REPEATED, Outcome.LOST]
+    assert store.settle(acks[50:]) == [Outcome.APPLIED] * 10  # looked at one by one, after those
+    publish(store, *"abc", group="g")
+    for body in "abc":
+        publish(store, 1)
+        two = store.lease(QUEUE, 5, 60.0)
+        assert {lease.message.body for lease in two} == {body, 1}
+        store._mixed_left = 0
+        assert store.settle([Settlement(lease.receipt, Done()) for lease in two]) == [Outcome.APPLIED] * 2
+    assert count(store, State.DONE) == 66

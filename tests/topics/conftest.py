@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pabal.appending import Topic
-from pabal.connect_topics import TopicConnection, connect_topics
+from pabal.connect import TopicConnection, connect_topics
 from pabal.ids import new_token
+from pabal.topics.topic import Topic
 
 
 @pytest.fixture(params=["sqlite", "kafka"])

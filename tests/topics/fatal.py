@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pabal.connect_topics import connect_topics
-from pabal.consuming import consumer
-from pabal.handling import Received, Refusal
-from pabal.policy import RetryPolicy
+from pabal.connect import connect_topics
+from pabal.policy.policy import RetryPolicy
+from pabal.topics.attempts import Received, Refusal
+from pabal.topics.consumer import consumer
 
 GROUP = "workers"
 SESSION = 1.0

@@ -8,17 +8,16 @@ from threading import Thread, Timer
 import apsw
 import pytest
 
-from pabal.appending import Topic
-from pabal.bridge import to_queue, to_topic
-from pabal.connect import Connection, connect
-from pabal.connect_topics import connect_topics
-from pabal.dead_records import dead_of, waiting
+from pabal.connect import Connection, connect, connect_topics
 from pabal.errors import StoreClosed
 from pabal.ids import new_token
-from pabal.policy import DeadLetterPolicy, Policy, RetryPolicy
-from pabal.queue import Queue
+from pabal.policy.policy import DeadLetterPolicy, Policy, RetryPolicy
+from pabal.queues.queue import Queue
 from pabal.store import State
-from pabal.topic import NewRecord
+from pabal.topic_store import NewRecord
+from pabal.topics.bridge import to_queue, to_topic
+from pabal.topics.dead_records import dead_of, waiting
+from pabal.topics.topic import Topic
 
 
 @pytest.fixture
@@ -108,8 +107,9 @@ def test_the_dead_letter_of_a_body_that_does_not_fit_stays_though_the_message_wo
     mq.queue("copies").configure(strict)
     topic.append(1, headers={"pabal-expires-at": "2000000000.0"})
     to_queue(topic, "bridge", mq.queue("copies")).run(wait=0.1)
-    [letter] = mq.queue("unfit").browse(State.READY)
-    assert letter.message is not None and letter.message.expires_at is None
+    [dead], [letter] = mq.queue("copies").browse(State.DEAD), mq.queue("unfit").browse(State.READY)
+    assert dead.message is not None and dead.message.expires_at is None
+    assert letter.message is not None and letter.message.expires_at != 2000000000.0
 
 
 def test_what_a_crash_carries_twice_is_stored_once(mq: Connection, topic: Topic) -> None:

@@ -6,13 +6,13 @@ from threading import Timer
 import apsw
 import pytest
 
-from pabal.appending import Topic
-from pabal.connect_topics import TopicConnection
-from pabal.consuming import consumer
-from pabal.dead_records import dead_of, dlq_of, replay, waiting
+from pabal.connect import TopicConnection
 from pabal.errors import InvalidName
-from pabal.handling import Received
-from pabal.policy import RetryPolicy
+from pabal.policy.policy import RetryPolicy
+from pabal.topics.attempts import Received
+from pabal.topics.consumer import consumer
+from pabal.topics.dead_records import dead_of, dlq_of, replay, waiting
+from pabal.topics.topic import Topic
 
 ONCE = RetryPolicy(limit=1)
 
@@ -49,7 +49,7 @@ def test_a_record_that_is_too_large_for_the_dlq_blocks_nothing_and_is_told_of(
 ) -> None:
     topic.create(1)
     topic.append_many(["x" * 100, "small"])
-    monkeypatch.setattr("pabal.topic_limits.MAX_VALUE", 50)  # as if another client had written it
+    monkeypatch.setattr("pabal.topic_store.MAX_VALUE", 50)  # as if another client had written it
     done = consumer(topic, "workers", refuse, retry=ONCE, session=2.0)
     done.run(count=2, wait=20.0)
     assert done.dead == 2

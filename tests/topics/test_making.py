@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pabal.appending import Topic
-from pabal.connect_topics import connect_topics
+from pabal.connect import connect_topics
 from pabal.errors import NameTaken
 from pabal.ids import new_token
+from pabal.topics.topic import Topic
 
 MAKERS = 4
 ROUNDS = 8

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pabal.appending import Topic
-from pabal.consuming import Consumer, consumer
-from pabal.dead_records import dead_of, waiting
 from pabal.errors import Outage, StoreFailed
-from pabal.handling import Received, Refusal
-from pabal.policy import Backoff, RetryPolicy
-from pabal.topic import NewRecord, Position
+from pabal.policy.policy import Backoff, RetryPolicy
+from pabal.topic_store import NewRecord, Position
+from pabal.topics.attempts import Received, Refusal
+from pabal.topics.consumer import Consumer, consumer
+from pabal.topics.dead_records import dead_of, waiting
+from pabal.topics.topic import Topic
 
 SOON = RetryPolicy(limit=3, backoff=Backoff.FIXED, initial=0.02, max=0.02)
 SCHEMA: dict[str, Any] = {"type": "integer"}

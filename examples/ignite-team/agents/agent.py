@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pabal.ignite import mail
-from pabal.ignite.workspace import Workspace
+from pabal.apps.ignite import mail
+from pabal.apps.ignite.workspace import Workspace
 
 WORK = Path("work")
 Answer = dict[str, Any]

@@ -1,25 +1,33 @@
-"""`pabal bridge`: carry messages of a queue to a topic, or records of a topic to a queue."""
+"""`pabal bridge`: copy messages of a queue to a topic, or records of a topic to a queue, as they come."""
 
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 from typing import TypeAlias
 
 import click
 
-from pabal.bridge import sit_out, to_queue, to_topic
-from pabal.cli.exits import Exit, on_signals
-from pabal.cli.session import help_if_alone, opened, queue_argument, url_option
-from pabal.cli.topic_session import known_topic, opened_topics, topic_argument, topics_option
+from pabal.cli.exits import end_with_nothing
+from pabal.cli.session import (
+    help_if_alone,
+    known_topic,
+    opened,
+    opened_topics,
+    queue_argument,
+    topic_argument,
+    topics_option,
+    url_option,
+)
 from pabal.cli.values import FOREVER, patience
-from pabal.connect import Connection
-from pabal.connect_topics import TopicConnection
-from pabal.consuming import Consumer
-from pabal.errors import StoreFailed, Uncertain
+from pabal.connect import Connection, TopicConnection
+from pabal.errors import StoreError
 from pabal.names import check_name
-from pabal.worker import Worker
+from pabal.queues.worker import Worker
+from pabal.runtime.grace import run_until_signal
+from pabal.runtime.reopening import Reopening
+from pabal.topics.bridge import to_queue, to_topic
+from pabal.topics.consumer import Consumer
 
 log = logging.getLogger("pabal")
 
@@ -55,7 +63,7 @@ def to_topic_command(queue: str, name: str, wait: float, count: int | None) -> N
     """Append each message of QUEUE to topic NAME, then ack it.
 
     At least once: after a crash a record may stand twice, with the same pabal-id header. The group of a message is the
-    key of its record. A store that fails makes it wait, and is opened anew.
+    key of its record. A store that fails makes it wait, and is opened again.
 
     \b
     Examples:
@@ -76,7 +84,7 @@ def to_queue_command(name: str, queue: str, group: str, wait: float, count: int 
     """Publish each record of topic NAME to QUEUE, then commit it.
 
     What a crash carries twice is stored once, within the queue's dedup window. The key of a record is the group of its
-    message. A full queue makes it wait, and so does a store that fails, which is opened anew; a body that the queue
+    message. A full queue makes it wait, and so does a store that fails, which is opened again; a body that the queue
     refuses goes to the topic's dlq.
 
     \b
@@ -87,50 +95,49 @@ def to_queue_command(name: str, queue: str, group: str, wait: float, count: int 
     _run(lambda mq, topics: to_queue(known_topic(topics, name), group, mq.queue(queue)), wait, count)
 
 
-class _Carrying:
-    """Carries until it is done or told to stop. When a store has failed, both are opened anew, after a while."""
+class _Bridge:
+    """Runs a bridge until it is done or stopped. After a store failed, both stores are opened again, after a pause."""
 
     def __init__(self, make: Make, wait: float | None, count: int | None) -> None:
         self._make, self._wait, self._count = make, wait, count
-        self._carrier: Worker | Consumer | None = None
-        self._stopping = False
+        self._reopening = Reopening((StoreError,), failed=_log_failure)
+        self.stop = self._reopening.stop
         self.done = 0
 
     def run(self) -> None:
-        failures = 0
-        while not self._stopping:
-            before = self.done
-            try:
-                self._shift()
-                return
-            except (StoreFailed, Uncertain) as exc:
-                if self._carrier is None:
-                    raise  # it never was at work: more likely a wrong URL
-                failures = failures + 1 if self.done == before else 1
-                log.warning("the bridge waits: %s: %s", exc.code, exc)
-            sit_out(failures, lambda: self._stopping)
+        self._reopening.run(self._serve)
 
-    def stop(self) -> None:
-        self._stopping = True
-        if self._carrier is not None:
-            self._carrier.stop()
-
-    def _shift(self) -> None:
-        """Work with one pair of connections until all is done or one of them breaks."""
+    def _serve(self) -> None:
+        """Run on one pair of connections until all is done or one of them fails."""
         with opened(create=True) as mq, opened_topics() as topics:
-            self._carrier = carrier = self._make(mq, topics)
-            if self._stopping:
+            runner = self._make(mq, topics)
+            self._reopening.began(runner)
+            if self._reopening.stopping:
                 return
             try:
-                carrier.run(wait=self._wait, count=None if self._count is None else self._count - self.done)
+                runner.run(wait=self._wait, count=None if self._count is None else self._count - self.done)
+                self._reopening.stopping = True
             finally:
-                self.done += carrier.handled
+                self.done += runner.handled
+                if runner.handled:
+                    self._reopening.passed()
+
+
+def _log_failure(exc: Exception, pause: float) -> None:
+    code = exc.code if isinstance(exc, StoreError) else ""
+    fields = {"again_in": pause, "code": code, "error": str(exc)}
+    log.warning("the bridge waits %(again_in)g s: %(code)s: %(error)s", fields)
 
 
 def _run(make: Make, wait: float, count: int | None) -> None:
-    carrying = _Carrying(make, None if wait == FOREVER else wait, count)
-    with on_signals(lambda number, frame: carrying.stop(), signal.SIGTERM, signal.SIGINT):
-        carrying.run()
-    click.echo(f"carried {carrying.done}")
-    if not carrying.done:
-        click.get_current_context().exit(Exit.NOTHING)
+    bridging = _Bridge(make, None if wait == FOREVER else wait, count)
+    context = click.get_current_context()
+
+    def carry() -> None:
+        with context.scope(cleanup=False):  # the context of a command belongs to its thread
+            bridging.run()
+
+    run_until_signal(carry, bridging.stop)
+    click.echo(f"carried {bridging.done}")
+    if not bridging.done:
+        end_with_nothing()

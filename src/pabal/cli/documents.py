@@ -1,25 +1,25 @@
-"""The documents that `--json` prints, one per line. Every key is always there; instants are UTC text."""
+"""The documents that `--json` prints, one per line. Every key is always present; instants are ISO 8601 text in UTC."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from datetime import UTC, datetime
 from typing import Any
 
-from pabal.delivery import Delivery
+from pabal.clock import iso_stamp
 from pabal.message import Message
-from pabal.store import Entry, Failure
+from pabal.queues.delivery import Delivery
+from pabal.store import Consumer, Entry, Failure
 
 Document = dict[str, Any]
 
-_FIELDS = "type version sender target attributes headers priority group dedup_key thread_id trace_id reply_to".split()
+_FIELDS = (
+    "type version sender target attributes headers priority group dedup_key unique thread_id trace_id reply_to".split()
+)
 
 
 def instant(at: float | None) -> str | None:
-    """Return an instant as ISO 8601 in UTC, to the millisecond."""
-    if not at:
-        return None
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return an instant as ISO 8601 in UTC, to the millisecond; None if there is none."""
+    return iso_stamp(at) if at else None
 
 
 def delivery_document(delivery: Delivery) -> Document:
@@ -46,6 +46,20 @@ def entry_document(entry: Entry) -> Document:
     }
 
 
+def consumer_document(consumer: Consumer) -> Document:
+    return {
+        "consumer": consumer.name or None,
+        "host": consumer.host or None,
+        "pid": consumer.pid or None,
+        "since": instant(consumer.since),
+        "seen": instant(consumer.seen),
+        "holds": [
+            {"queue": queue, "messages": held.messages, "since": instant(held.since)}
+            for queue, held in consumer.holds.items()
+        ],
+    }
+
+
 def failure_document(failure: Failure | None) -> Document | None:
     if failure is None:
         return None
@@ -59,7 +73,7 @@ def failure_document(failure: Failure | None) -> Document | None:
 
 
 def message_fields(message: Message | None) -> Document:
-    """Return what is fixed at publish; all null where the message itself is gone."""
+    """Return the fields that are fixed at publish; all null if the message itself is no longer stored."""
     if message is None:
         return dict.fromkeys(("body", "body_encoding", *_FIELDS, "created_at", "expires_at"))
     binary = isinstance(message.body, bytes)

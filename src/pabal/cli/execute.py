@@ -1,6 +1,6 @@
-"""Runs a command on each message and settles by its exit status, for `pabal consume --exec`.
+"""Runs a command on each message and settles the message by the exit status, for `pabal consume --exec`.
 
-A command that cannot be started is the operator's mistake, not the message's: the message is given back unharmed.
+If the command cannot be started, the message is not at fault: it is given back unchanged.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pabal import jsontext
 from pabal.cli.exits import on_signals
 from pabal.cli.text import clean, span
 from pabal.cli.values import FOREVER
-from pabal.delivery import Delivery
 from pabal.errors import LeaseLost
 from pabal.message import Message
-from pabal.queue import Queue
+from pabal.queues.delivery import Delivery
+from pabal.queues.queue import Queue
+from pabal.queues.worker import worker
 from pabal.store import FailureCode, State
-from pabal.worker import worker
 
 GRACE = 30.0  # seconds that running commands get after the first signal
-_MERCY = 5.0  # seconds between SIGTERM and SIGKILL
+_KILL_AFTER = 5.0  # seconds between SIGTERM and SIGKILL
 _LINE = 64 << 10
 _REASON = 400
 _OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>"})
@@ -47,7 +47,7 @@ def command_line(text: str) -> list[str]:
         raise click.UsageError(f"--exec: {exc}") from exc
     if not argv or shutil.which(argv[0]) is None:
         raise click.UsageError(f"--exec: no program {argv[0] if argv else ''!r} to run")
-    written = text.split()  # where what is quoted still has its quotes
+    written = text.split()  # here quoted words still have their quotes
     for word in argv:
         if word in _OPERATORS and word in written:
             raise click.UsageError(
@@ -73,7 +73,7 @@ class Execution:
         self._argv = list(argv)
         self._timeout = timeout
         self._url = url
-        self._worker = worker(queue, self._handle, concurrency=concurrency, seconds=seconds)
+        self._worker = worker(queue, self._handle, concurrency=concurrency, visibility=seconds)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._abandoned = False
@@ -83,7 +83,7 @@ class Execution:
     def run(self, *, wait: float, count: float) -> int:
         """Work until idle for `wait` seconds, `count` messages or a signal; return how many were taken."""
         with on_signals(self._stop, signal.SIGINT, signal.SIGTERM):
-            # A grace without end: the last commands run as long as they like, and signals have our own timers.
+            # No limit: the last commands run as long as they need, and after a signal our own timers end them.
             self._worker.run(
                 wait=None if wait == FOREVER else wait,
                 count=None if count == FOREVER else int(count),
@@ -102,11 +102,11 @@ class Execution:
         _later(GRACE, self._abandon)
 
     def _abandon(self) -> None:
-        """End what runs, with SIGKILL if it was told before."""
+        """End the running commands, with SIGKILL if SIGTERM was sent before."""
         number = signal.SIGKILL if self._abandoned else signal.SIGTERM
         if not self._abandoned:
             self._abandoned = True
-            _later(_MERCY, self._abandon)
+            _later(_KILL_AFTER, self._abandon)
         for process in list(self._running):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
@@ -117,28 +117,28 @@ class Execution:
         try:
             self._settle(delivery, *self._run(delivery), span(time.monotonic() - started))
         except LeaseLost:
-            self._tell(delivery, "lease lost while it ran; somebody else has it now")
+            self._print(delivery, "lease lost while it ran; somebody else has it now")
 
     def _settle(self, delivery: Delivery, status: int, last: str, took: str) -> None:
         if status == 0:
             delivery.ack()
-            self._tell(delivery, f"done in {took}")
+            self._print(delivery, f"done in {took}")
         elif self._abandoned or status == _NOT_STARTED:
             delivery.release()
-            self._tell(delivery, f"given back: {last or 'stopped'}")
+            self._print(delivery, f"given back: {last or 'stopped'}")
         else:
             ending = f"took longer than {self._timeout:g} s" if status == _TIMED_OUT else _ending(status)
             reason = f"{ending}: {last}" if last else ending
             code = FailureCode.HANDLER_TIMEOUT if status == _TIMED_OUT else FailureCode.HANDLER_ERROR
             delivery.fail(code, reason)
-            self._tell(delivery, f"failed, {reason}; {self._fate(delivery)}")
+            self._print(delivery, f"failed, {reason}; {self._next_state(delivery)}")
 
     def _run(self, delivery: Delivery) -> tuple[int, str]:
         with TemporaryFile() as stdin:
             stdin.write(body_bytes(delivery.message))
             stdin.seek(0)
             try:
-                # A process group of its own, so that Ctrl-C reaches us alone and the command may finish.
+                # A process group of its own, so that Ctrl-C does not reach the command and it may finish.
                 process = subprocess.Popen(
                     self._argv, stdin=stdin, stderr=subprocess.PIPE, env=self._environment(delivery), process_group=0
                 )
@@ -163,14 +163,14 @@ class Execution:
         return status, last[-1] if last else ""
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a command's end; end it and all that it started when its time is over."""
+        """Wait until a command ends; after the timeout end it and all processes that it started."""
         with suppress(subprocess.TimeoutExpired):
             return process.wait(self._timeout)
-        for number, mercy in ((signal.SIGTERM, _MERCY), (signal.SIGKILL, None)):
+        for number, seconds in ((signal.SIGTERM, _KILL_AFTER), (signal.SIGKILL, None)):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(mercy)
+                process.wait(seconds)
                 break
         return _TIMED_OUT
 
@@ -185,7 +185,7 @@ class Execution:
             "PABAL_ATTEMPT": str(delivery.attempt),
         }
 
-    def _fate(self, delivery: Delivery) -> str:
+    def _next_state(self, delivery: Delivery) -> str:
         entry = self._queue.find(delivery.message.id)
         if entry is None or entry.state is State.DONE:
             return "dropped"
@@ -194,9 +194,9 @@ class Execution:
         away = entry.due_at - time.time()
         return f"again in {span(away)}" if away > 0 else "again at once"
 
-    def _tell(self, delivery: Delivery, what: str) -> None:
+    def _print(self, delivery: Delivery, text: str) -> None:
         with self._lock:
-            click.echo(f"{delivery.message.id} attempt {delivery.attempt}: {clean(what)}", err=True)
+            click.echo(f"{delivery.message.id} attempt {delivery.attempt}: {clean(text)}", err=True)
 
 
 _NOT_STARTED, _TIMED_OUT = 1 << 16, 1 << 17
@@ -209,7 +209,7 @@ def _later(seconds: float, call: Callable[[], None]) -> None:
 
 
 def body_bytes(message: Message) -> bytes:
-    """Return what a command reads: bytes as they are, any other body as JSON and a newline."""
+    """Return what a command gets on stdin: bytes as they are, any other body as JSON and a newline."""
     return message.body if isinstance(message.body, bytes) else jsontext.encode(message.body) + b"\n"
 
 
@@ -221,7 +221,7 @@ def _ending(status: int) -> str:
 
 
 def _pass_on(stderr: IO[bytes], last: list[str]) -> None:
-    """Copy a command's stderr to ours and keep its last line that says something."""
+    """Copy a command's stderr to ours and keep its last line that is not empty."""
     with stderr:
         while data := stderr.readline(_LINE):
             sys.stderr.buffer.write(data)

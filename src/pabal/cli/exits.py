@@ -1,10 +1,11 @@
-"""How a command ends: the exit codes, which error gives which, and the one line that is printed for it.
+"""How a command ends: the exit codes, the code of each error, and the one line that is printed for it.
 
-A command never shows a traceback for what a user can meet, and never the body of a message in an error.
+A command shows no traceback for an error that a user can cause, and never the body of a message in an error.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from pabal import errors
-from pabal.cli.text import clean
+from pabal.cli.text import clean, json_text
 from pabal.errors import (
     ExtraMissing,
     Fenced,
@@ -30,6 +31,7 @@ from pabal.errors import (
     MessageUnknown,
     PabalError,
     QueueFull,
+    QueueNotEmpty,
     QueueUnknown,
     Refused,
     StoreError,
@@ -44,7 +46,7 @@ Handler = Callable[[int, FrameType | None], None]
 
 class Exit(IntEnum):
     DONE = 0
-    NOTHING = 1  # nothing to take or show, or `doctor` found what is not mended
+    NOTHING = 1  # nothing to take or show, or `doctor` found something that is not repaired
     INVALID = 2
     UNKNOWN = 3
     LEASE_LOST = 4
@@ -57,22 +59,21 @@ class Exit(IntEnum):
 
 
 class NotFound(PabalError):
-    """What the command names is not there: a store, a message."""
+    """The store or message that the command names does not exist."""
 
 
 class ReaderGone(Exception):
-    """Whoever read our output has closed it."""
+    """The reader of the output has closed it."""
 
 
 class Terminated(BaseException):
-    """SIGTERM came, in a command that holds something to give back."""
+    """SIGTERM came, in a command that holds leases to give back."""
 
 
-# The first that fits counts.
+# The first match counts.
 _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (InvalidInput, Exit.INVALID),
-    (click.UsageError, Exit.INVALID),
-    (click.FileError, Exit.INVALID),
+    (click.ClickException, Exit.INVALID),
     (QueueUnknown, Exit.UNKNOWN),
     (TopicUnknown, Exit.UNKNOWN),
     (GroupBusy, Exit.LEASE_LOST),
@@ -82,6 +83,7 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (MessageUnknown, Exit.UNKNOWN),
     (LeaseLost, Exit.LEASE_LOST),
     (QueueFull, Exit.FULL),
+    (QueueNotEmpty, Exit.INVALID),
     (MailboxFull, Exit.FULL),
     (StoreFull, Exit.FULL),
     (ExtraMissing, Exit.EXTRA),
@@ -95,7 +97,7 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
 
 
 class Reported(click.Group):
-    """A group whose errors end in one line on stderr and a code of the table."""
+    """A group whose errors become one line on stderr and an exit code of the table."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -105,32 +107,59 @@ class Reported(click.Group):
             raise ReaderGone from exc  # click would end with 1, which means something else here
         return result
 
-    def main(  # type: ignore[override]  # click's overloads tell two modes apart; this group has only one
+    def main(  # type: ignore[override]  # click's overloads distinguish two modes; this group has only one
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
+        _mend_streams()
+        # The commands print what happens themselves; the library's log lines would repeat it.
+        logging.getLogger("pabal").addHandler(logging.NullHandler())
         try:
             code = super().main(args, prog_name, **{**extra, "standalone_mode": False})
         except ReaderGone:
             _leave_closed_pipe()
         except (PabalError, click.ClickException, click.Abort, OSError, KeyboardInterrupt, Terminated) as exc:
-            _leave(exc)
+            _leave(exc, as_json="--json" in (sys.argv[1:] if args is None else args))
         sys.exit(code if isinstance(code, int) else Exit.DONE)
 
 
-def complain(exc: BaseException) -> Exit:
-    """Print the error's one line on stderr, if it has one; return its exit code."""
-    line = _line_of(exc)
-    if line:
+def _mend_streams() -> None:
+    """Open the null device for each closed standard stream, before a store's file takes its descriptor."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or open(os.devnull)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+
+
+def complain(exc: BaseException, *, as_json: bool = False) -> Exit:
+    """Print the error on stderr, as one line or as one JSON document, if it has a text; return its exit code."""
+    line, code = _line_of(exc), _code_of(exc)
+    if line and as_json:
+        name, _, message = line.partition(": ")
+        click.echo(json_text({"error": {"code": name, "message": message, "exit": int(code)}}), err=True)
+    elif line:
         click.echo(f"pabal: {line}", err=True)
+    return code
+
+
+def _code_of(exc: BaseException) -> Exit:
     kind = type(exc)
-    if isinstance(exc, Refused):  # the manager's word for an error of ours
+    if isinstance(exc, Refused):  # an error that the manager reported
         kind = getattr(errors, exc.kind, kind)
     return next(code for known, code in _CODES if issubclass(kind, known))
 
 
+def end_with_nothing(reason: str = "") -> NoReturn:
+    """End the command with code 1: there was nothing to take or show."""
+    if reason:
+        click.echo(reason, err=True)
+    click.get_current_context().exit(Exit.NOTHING)
+
+
 @contextmanager
 def on_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Let `handler` answer these signals for a while."""
+    """Handle these signals with `handler` inside the block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -140,7 +169,7 @@ def on_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
 
 
 def unwinding_on_sigterm() -> AbstractContextManager[None]:
-    """Let SIGTERM unwind this command, so that it gives back what it holds."""
+    """Make SIGTERM unwind this command, so that it gives back its leases."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Terminated
@@ -148,16 +177,16 @@ def unwinding_on_sigterm() -> AbstractContextManager[None]:
     return on_signals(end, signal.SIGTERM)
 
 
-def _leave(exc: BaseException) -> NoReturn:
+def _leave(exc: BaseException, *, as_json: bool) -> NoReturn:
     try:
-        code = complain(exc)
+        code = complain(exc, as_json=as_json)
     except BrokenPipeError:
         _leave_closed_pipe()
     sys.exit(code)
 
 
 def _leave_closed_pipe() -> NoReturn:
-    # What Python still has in its buffers goes nowhere instead of raising at exit.
+    # What Python still has in its buffers is discarded instead of raising at exit.
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     sys.exit(Exit.PIPE_CLOSED)
@@ -166,8 +195,9 @@ def _leave_closed_pipe() -> NoReturn:
 def _line_of(exc: BaseException) -> str:
     if isinstance(exc, click.UsageError):
         where = exc.ctx.command_path if exc.ctx else "pabal"
-        said = re.sub(r"\s*\n\s*", " ", exc.format_message().rstrip("."))  # click lists choices on lines of their own
-        return f"UsageError: {clean(said)} (see {where} --help)"
+        # click lists choices on lines of their own
+        message = re.sub(r"\s*\n\s*", " ", exc.format_message().rstrip("."))
+        return f"UsageError: {clean(message)} (see {where} --help)"
     if isinstance(exc, click.ClickException):
         return f"{type(exc).__name__}: {clean(exc.format_message())}"
     if isinstance(exc, Uncertain) and exc.ids:

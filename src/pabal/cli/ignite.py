@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import click
 
-from pabal.cli.ignite_dlq import dlq, replay
-from pabal.cli.ignite_init import init
-from pabal.cli.ignite_look import logs, status, top
-from pabal.cli.ignite_mail import inbox, read, send
+from pabal.cli.ignite_files import release, reservations, reserve
+from pabal.cli.ignite_hooks import hooks
+from pabal.cli.ignite_init import doctor, init
+from pabal.cli.ignite_look import dlq, logs, replay, status, top
+from pabal.cli.ignite_mail import beat, done, fail, inbox, read, send
 from pabal.cli.ignite_session import root_option
-from pabal.cli.ignite_settle import beat, done, fail
-from pabal.cli.ignite_tasks import coordinate, tasks
-from pabal.cli.ignite_team import down, up
-from pabal.cli.ignite_wake import wake_test
+from pabal.cli.ignite_talk import ask, reply, say, search, thread
+from pabal.cli.ignite_tasks import coordinate, task, tasks
+from pabal.cli.ignite_team import down, up, wake_test
 from pabal.cli.ignite_watch import watch
-from pabal.cli.session import help_if_alone
+from pabal.cli.session import help_if_alone, write_sections
 
 _SECTIONS: dict[str, list[click.Command]] = {
-    "Team": [init, up, down, wake_test],
-    "Mail": [send, inbox, read, done, fail, beat],
-    "Work": [tasks, coordinate, watch],
-    "Looking": [status, top, logs, dlq, replay],
+    "Team": [init, hooks, up, down, doctor, wake_test],
+    "Mail": [say, reply, ask, send, inbox, read, done, fail, beat],
+    "History": [thread, search],
+    "Files": [reserve, reservations, release],
+    "Work": [tasks, task, coordinate, watch],
+    "Inspection": [status, top, logs, dlq, replay],
 }
 
 
 class Sectioned(click.Group):
-    """Lists its commands by what they are for."""
+    """Lists its commands by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, commands in _SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(60)) for command in commands])
+        write_sections(formatter, _SECTIONS, 60)
 
 
 @click.group("ignite", cls=Sectioned, invoke_without_command=True)

@@ -1,6 +1,7 @@
-"""Which workspace a command of `pabal ignite` works on, and what its commands share.
+"""Which workspace a command of `pabal ignite` works on, and the options that its commands share.
 
-`--root` is taken before or after the command's name; the later one counts, then IGNITE_ROOT, then `.ignite`.
+`--root` is taken before or after the command's name; the later one counts, then the path of a message that is given,
+then IGNITE_ROOT, then `.ignite` in the current folder or one above it, also from a git worktree.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pabal.cli.anywhere import command_with, option_anywhere
+from pabal.cli.session import command_with, option_anywhere
 
 if TYPE_CHECKING:
-    from pabal.ignite.workspace import Held, Workspace
+    from pabal.apps.ignite.workspace import Held, Workspace
 
 DEFAULT_ROOT = ".ignite"
 _ROOT = "pabal.ignite.root"
@@ -23,29 +24,64 @@ root_option = option_anywhere(
     _ROOT,
     "--root",
     metavar="DIR",
-    help=f"The workspace. Else IGNITE_ROOT, else {DEFAULT_ROOT}.",
+    help=f"The workspace. Else IGNITE_ROOT, else {DEFAULT_ROOT} here or above.",
 )
 
 
 command = command_with(root_option)
 
 
-def current_root() -> Path:
-    """Return the workspace that is meant."""
-    return Path(click.get_current_context().meta.get(_ROOT) or os.environ.get("IGNITE_ROOT") or DEFAULT_ROOT)
+def named_root() -> str:
+    """Return the workspace that an option or a variable names; empty if none does."""
+    return click.get_current_context().meta.get(_ROOT) or os.environ.get("IGNITE_ROOT") or ""
 
 
-def opened() -> Workspace:
-    """Open the workspace of this command, which must be there."""
-    from pabal.ignite.workspace import Workspace
+def current_root(message: str = "") -> Path:
+    """Return the folder of the workspace; `message` may be the path of a message in it."""
+    from pabal.apps.ignite.workspace import find_root, root_of
 
-    return Workspace.open(current_root())
+    by_option = click.get_current_context().meta.get(_ROOT)
+    if "/" in message and not by_option and (found := root_of(message)):
+        return found
+    if named := named_root():
+        return Path(named)
+    found = find_root(Path.cwd())
+    # As it is usually written, if it is here.
+    return Path(DEFAULT_ROOT) if found is None or found.parent == Path.cwd() else found
+
+
+def opened(message: str = "") -> Workspace:
+    """Open the workspace of this command, which must exist. A mistake in its team file is a warning."""
+    from pabal.apps.ignite.team import FILE
+    from pabal.apps.ignite.workspace import Workspace, is_made
+    from pabal.errors import StoreMissing
+
+    root = current_root(message)
+    if (root / FILE).is_file() and not is_made(root):  # as in a new clone: nothing is made by looking
+        raise StoreMissing(f"{root} has a team file only: `pabal ignite init` makes the queues of its agents")
+    return Workspace.open(root, warn=lambda text: click.echo(f"warning: {text}", err=True))
+
+
+def own_name() -> str:
+    """Return the agent that runs this command: IGNITE_AGENT, or that of its tmux pane; empty if it is none."""
+    named = os.environ.get("IGNITE_AGENT", "")
+    if named or not os.environ.get("TMUX_PANE"):
+        return named
+    from pabal.apps.ignite.team import FILE, read_team
+    from pabal.apps.ignite.wakes.tmux import agent_of_pane
+    from pabal.errors import PabalError
+
+    root = Path(os.path.abspath(current_root()))
+    try:
+        return agent_of_pane(root, read_team(root / FILE).agents, os.environ)
+    except PabalError:
+        return ""
 
 
 def _own_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    found = value or os.environ.get("IGNITE_AGENT", "")
+    found = value or own_name()
     if not found:
-        raise click.UsageError("say which AGENT, or set IGNITE_AGENT")
+        raise click.UsageError("give the AGENT, or set IGNITE_AGENT")
     return found
 
 
@@ -56,7 +92,7 @@ some_agent_argument = click.argument("agent", metavar="[AGENT]", required=False)
 def _own_message(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     found = value or os.environ.get("IGNITE_MESSAGE_ID", "")
     if not found:
-        raise click.UsageError("say which message: its id, file name or path; or set IGNITE_MESSAGE_ID")
+        raise click.UsageError("give the message: its id, file name or path; or set IGNITE_MESSAGE_ID")
     return found
 
 
@@ -64,6 +100,6 @@ message_argument = click.argument("message", metavar="[MESSAGE]", required=False
 
 
 def held_by(workspace: Workspace, message: str) -> Held:
-    """Return a message that an agent has in hand; in a command that was run for it, that very one."""
-    own = os.environ.get("IGNITE_MESSAGE_ID", "") == message
-    return workspace.find_held(message, receipt=os.environ.get("IGNITE_RECEIPT", "") if own else "")
+    """Return a message that an agent holds; in a command that was run for this message, by its receipt."""
+    mine = os.environ.get("IGNITE_MESSAGE_ID", "") == message
+    return workspace.find_held(message, receipt=os.environ.get("IGNITE_RECEIPT", "") if mine else "", own=own_name())

@@ -1,10 +1,9 @@
-"""`pabal ignite watch`: run the team's watchers by hand, and see how they are."""
+"""`pabal ignite watch`: run the team's watchers by hand, and show their state."""
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,15 +12,15 @@ import click
 from pabal.cli.documents import instant
 from pabal.cli.exits import Exit, unwinding_on_sigterm
 from pabal.cli.ignite_session import command, opened
-from pabal.cli.session import help_if_alone, json_option
+from pabal.cli.session import help_if_alone, json_option, own_argv
 from pabal.cli.text import ago, clean, json_text, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pabal.ignite.watchers.keeping import Keeper
-    from pabal.ignite.watchers.settings import WatcherSettings
-    from pabal.ignite.workspace import Workspace
+    from pabal.apps.ignite.watchers.processes import WatcherProcesses
+    from pabal.apps.ignite.watchers.settings import WatcherSettings
+    from pabal.apps.ignite.workspace import Workspace
     from pabal.runtime.wake import FdWatch
 
 name_argument = click.argument("name", metavar="WATCHER")
@@ -30,10 +29,10 @@ name_argument = click.argument("name", metavar="WATCHER")
 @click.group("watch", invoke_without_command=True)
 @click.pass_context
 def watch(ctx: click.Context) -> None:
-    """Watch what happens outside and tell the team.
+    """Watch what happens outside and send it to the team.
 
     Watchers stand in the team file. `pabal ignite up` starts those with auto_start; these commands are for running one
-    by hand, for cron, and for looking.
+    by hand, for cron, and to show their state.
     """
     help_if_alone(ctx)
 
@@ -60,16 +59,16 @@ def list_watchers(as_json: bool) -> int:
 @command("once")
 @name_argument
 def once(name: str) -> None:
-    """Look once and say how many messages were sent.
+    """Look once and print how many messages were sent.
 
     \b
     Example:
       pabal ignite watch once github_watcher
     """
-    from pabal.ignite.watchers.posting import lock_of, watching_of
+    from pabal.apps.ignite.watchers.publish import watch_loop, watcher_lock
 
-    with opened() as workspace, lock_of(workspace, name):
-        sent = watching_of(workspace, name, folder=Path.cwd(), variables=os.environ).once()
+    with opened() as workspace, watcher_lock(workspace, name):
+        sent = watch_loop(workspace, name, folder=Path.cwd(), variables=os.environ).once()
     click.echo(f"{sent} sent")
 
 
@@ -82,38 +81,36 @@ def run(name: str) -> None:
     Example:
       pabal ignite watch run github_watcher
     """
-    from pabal.ignite.watchers.posting import lock_of, watching_of
-    from pabal.ignite.watchers.settings import read_settings
+    from pabal.apps.ignite.watchers.publish import watch_loop, watcher_lock
 
     logging.getLogger("pabal.ignite.watchers").addHandler(logging.StreamHandler())
-    with opened() as workspace, lock_of(workspace, name), unwinding_on_sigterm():
-        watching = watching_of(workspace, name, folder=Path.cwd(), variables=os.environ)
-        watching.run(read_settings(workspace.team, name).interval)
+    with opened() as workspace, watcher_lock(workspace, name), unwinding_on_sigterm():
+        watch_loop(workspace, name, folder=Path.cwd(), variables=os.environ).run()
 
 
 for _command in (list_watchers, once, run):
     watch.add_command(_command)
 
 
-def keeper(workspace: Workspace, fd_watch: FdWatch, *, names: Callable[[], list[str]], folder: Path) -> Keeper:
-    """Return the task that keeps those watchers running beside the team that `names` names."""
-    from pabal.ignite.watchers.keeping import Keeper
-    from pabal.ignite.watchers.settings import allowed
+def watcher_processes(
+    workspace: Workspace, fd_watch: FdWatch, *, names: Callable[[], list[str]], folder: Path
+) -> WatcherProcesses:
+    """Return the task that runs the named watchers beside the team."""
+    from pabal.apps.ignite.watchers.processes import WatcherProcesses
+    from pabal.apps.ignite.watchers.settings import allowed_variables
     from pabal.runtime.process import Command
-
-    program = (sys.executable, "-c", "from pabal.cli.main import main; main()")
 
     def commands() -> dict[str, Command]:
         return {
             name: Command(
-                argv=(*program, "ignite", "watch", "run", "--root", str(workspace.root), name),
+                argv=own_argv("ignite", "watch", "run", "--root", str(workspace.root), name),
                 cwd=folder.absolute(),
-                env=allowed(workspace.team, name, os.environ),
+                env=allowed_variables(workspace.team, name, os.environ),
             )
             for name in names()
         }
 
-    return Keeper(workspace, commands, watch=fd_watch)
+    return WatcherProcesses(workspace, commands, watch=fd_watch)
 
 
 class _Seen(NamedTuple):
@@ -125,13 +122,12 @@ class _Seen(NamedTuple):
 
 
 def _look(workspace: Workspace, name: str) -> _Seen:
-    from pabal.ignite.watchers.memory import load
-    from pabal.ignite.watchers.posting import lock_path, memory_path
-    from pabal.ignite.watchers.settings import read_settings
-    from pabal.runtime.lock import holder
+    from pabal.apps.ignite.watchers.publish import lock_path, state_file, state_path
+    from pabal.apps.ignite.watchers.settings import read_settings
+    from pabal.runtime.role_lock import holder
 
-    path = memory_path(workspace, name)
-    known = load(path, 0.0) if path.exists() else None
+    path = state_path(workspace, name)
+    known = state_file(path, 0.0).value if path.exists() else None
     pid = holder(lock_path(workspace, name))
     since, looked = (known.initialized_at, known.last_check) if known else (None, None)
     return _Seen(name, read_settings(workspace.team, name), pid, since, looked)

@@ -1,60 +1,86 @@
-"""The `pabal` command: the group of all commands and the way in."""
+"""The `pabal` command: the group of all commands, and its entry point."""
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
+from collections.abc import Iterable
 
 import click
+from click.shell_completion import get_completion_class
 
+from pabal.cli.backup import backup, restore
 from pabal.cli.bridge import bridge
 from pabal.cli.chat import chat
-from pabal.cli.completion import completion
-from pabal.cli.config import config
-from pabal.cli.consume import consume
-from pabal.cli.demo import demo
-from pabal.cli.dlq import list_dlq, purge, reprocess
-from pabal.cli.doctor import doctor
+from pabal.cli.consume import CONSUME_VERBS
+from pabal.cli.dlq import DLQ_VERBS
 from pabal.cli.exits import Reported
+from pabal.cli.gateway import gateway, gateway_keys
 from pabal.cli.ignite import ignite
 from pabal.cli.kingdom import kingdom
-from pabal.cli.look import peek, queues, show, status
+from pabal.cli.manager import config, install_service, up
+from pabal.cli.mcp import mcp
+from pabal.cli.metrics import check, metrics
 from pabal.cli.mime import mime
-from pabal.cli.move import move
 from pabal.cli.mq import mq
-from pabal.cli.policy import pause, policy, resume
-from pabal.cli.publish import publish
-from pabal.cli.service import install_service
-from pabal.cli.session import help_if_alone, url_option
-from pabal.cli.settle import ack, extend_lease, nack
+from pabal.cli.needs_you import needs_you
+from pabal.cli.policy import policy
+from pabal.cli.publish import PUBLISH_VERBS
+from pabal.cli.queues import PAUSE_VERBS, QUEUE_VERBS
+from pabal.cli.schedule import schedule
+from pabal.cli.session import help_if_alone, url_option, write_sections
+from pabal.cli.stores import compact, doctor, move
 from pabal.cli.tail import tail
+from pabal.cli.takeover import takeover
 from pabal.cli.topic import topic
-from pabal.cli.up import up
+from pabal.cli.verbs import Verb
+from pabal.cli.work import work
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    Examples:
+      eval "$(pabal completion bash)"       in ~/.bashrc
+      eval "$(pabal completion zsh)"        in ~/.zshrc
+      pabal completion fish > ~/.config/fish/completions/pabal.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "pabal", "_PABAL_COMPLETE").source())
+
+
+def _forms(*tables: Iterable[Verb]) -> list[click.Command]:
+    """Return the form that each verb has outside of `pabal mq`."""
+    return [verb.pabal for table in tables for verb in table if verb.pabal is not None]
+
 
 _SECTIONS: dict[str, list[click.Command]] = {
-    "Messages": [publish, consume, ack, nack, extend_lease],
-    "Looking": [status, queues, peek, show, tail],
+    "Messages": [*_forms(PUBLISH_VERBS, CONSUME_VERBS), work, schedule],
+    "Inspection": [*_forms(QUEUE_VERBS), tail, metrics, check],
     "Topics": [topic, bridge],
-    "Dead letters": [list_dlq, reprocess, purge],
-    "Tending": [policy, pause, resume, move, doctor],
+    "Dead letters": _forms(DLQ_VERBS),
+    "Maintenance": [policy, *_forms(PAUSE_VERBS), move, doctor, backup, restore, compact, takeover],
     "Manager": [up, mq, config, install_service],
-    "Agents": [ignite, kingdom, mime],
+    "Agents": [needs_you, ignite, kingdom, mcp, mime],
+    "HTTP": [gateway, gateway_keys],
     "Chat": [chat],
-    "More": [demo, completion],
+    "More": [completion],
 }
 
 
 class Sectioned(Reported):
-    """Lists its commands by what they are for."""
+    """Lists its commands by section."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [command.name or "" for commands in _SECTIONS.values() for command in commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, commands in _SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(66)) for command in commands])
+        write_sections(formatter, _SECTIONS, 66)
 
 
 @click.group(
@@ -75,8 +101,6 @@ def cli(ctx: click.Context) -> None:
     Exit codes: 0 done, 1 nothing there, 2 invalid input, 3 unknown queue, message or store, 4 lease lost, 5 full,
     6 store failed, 7 extra not installed.
     """
-    # What the library would log, the commands print in their own words.
-    logging.getLogger("pabal").addHandler(logging.NullHandler())
     help_if_alone(ctx)
 
 
@@ -86,15 +110,4 @@ for _commands in _SECTIONS.values():
 
 
 def main() -> None:
-    _mend_streams()
     cli(prog_name="pabal")
-
-
-def _mend_streams() -> None:
-    """Put the null device where a standard stream was closed, before a store's file takes its number."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
-    sys.stdin = sys.stdin or open(os.devnull)
-    sys.stdout = sys.stdout or open(os.devnull, "w")
-    sys.stderr = sys.stderr or open(os.devnull, "w")

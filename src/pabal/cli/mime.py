@@ -1,4 +1,4 @@
-"""`pabal mime`: build, read and change message files, as scripts for the original tool expect."""
+"""`pabal mime`: build, read and change message files, with the commands of the original tool."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from pabal.cli.session import help_if_alone
 from pabal.cli.text import json_lines
 from pabal.cli.values import pair, priority, unique
 from pabal.errors import MessageUnknown, TooLarge
-from pabal.policy import LARGEST_MAX_BYTES
+from pabal.ids import new_token
+from pabal.policy.policy import LARGEST_MAX_BYTES
 
-# The codec is imported when a command needs it: all other commands start faster without YAML.
+# The codec is imported when a command needs it: the other commands start faster without YAML.
 
 
 class Spreading(click.Command):
@@ -53,9 +54,9 @@ file_argument = click.argument("file", type=click.Path(dir_okay=False, path_type
 
 
 @mime.command("build", cls=Spreading)
-@click.option("--from", "sender", required=True, metavar="AGENT", help="Who sends it.")
-@click.option("--to", multiple=True, required=True, metavar="AGENT...", help="Who gets it; several may follow.")
-@click.option("--cc", multiple=True, metavar="AGENT...", help="Who gets a copy; several may follow.")
+@click.option("--from", "sender", required=True, metavar="AGENT", help="The sender.")
+@click.option("--to", multiple=True, required=True, metavar="AGENT...", help="The recipients; several may follow.")
+@click.option("--cc", multiple=True, metavar="AGENT...", help="The recipients of copies; several may follow.")
 @click.option("--type", "type", required=True, metavar="TYPE", help="What kind of message it is.")
 @click.option("--priority", type=priority, default="normal", metavar="LEVEL", help="critical, high, normal or low.")
 @click.option("--thread-id", default="", metavar="ID", help="The conversation it belongs to.")
@@ -74,7 +75,7 @@ def build(
     output: Path | None,
     **parts: Any,
 ) -> None:
-    """Build a message file, on stdout or where --output says.
+    """Build a message file, on stdout or in the file of --output.
 
     The body is kept as it is given, and must be YAML. A file is written whole or not at all, readable for its owner
     only.
@@ -120,7 +121,7 @@ def parse(file: Path) -> None:
     """
     from pabal.codecs.mime import document
 
-    click.echo(json_lines(document.told(_read(str(file)))))
+    click.echo(json_lines(document.as_json(_read(str(file)))))
 
 
 @mime.command("extract-body")
@@ -206,17 +207,17 @@ def _whole(file: IO[bytes]) -> bytes:
 
 
 def _change(path: Path, changes: Mapping[str, str | None]) -> None:
-    """Change headers as one step; others who change the same file wait, and one that is gone stays gone."""
-    from pabal.codecs.mime.head import edited
-    from pabal.stores.files.calls import exchange
+    """Change headers in one step. Other processes that change the same file wait; a removed file is not made again."""
+    from pabal.codecs.mime.fields import edited
+    from pabal.filesystem import exchange
 
-    with _alone(path.parent):
+    with _folder_lock(path.parent):
         data = edited(_read(str(path)), changes)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        draft = path.with_name(f".{path.name[:200]}.{new_token()}.tmp")
         with durable.translated(f"writing {path}"):
             fd = durable.write_new(draft, data)
             try:
-                _belong(fd, os.stat(path))
+                _copy_owner(fd, os.stat(path))
                 durable.sync(fd)
                 exchange(str(draft), str(path))
             except FileNotFoundError as exc:
@@ -228,8 +229,8 @@ def _change(path: Path, changes: Mapping[str, str | None]) -> None:
             durable.sync_dir(path.parent)
 
 
-def _belong(fd: int, about: os.stat_result) -> None:
-    """Give a file the owner and the mode of another, so that whoever could read that can read this."""
+def _copy_owner(fd: int, about: os.stat_result) -> None:
+    """Give a file the owner and the mode of another, so that the same users can read it."""
     if (about.st_uid, about.st_gid) != (os.geteuid(), os.getegid()):
         with suppress(PermissionError):
             os.fchown(fd, about.st_uid, about.st_gid)
@@ -237,7 +238,7 @@ def _belong(fd: int, about: os.stat_result) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:

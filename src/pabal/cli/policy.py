@@ -1,4 +1,4 @@
-"""`pabal policy`, `pause` and `resume`: what a queue does with its messages."""
+"""`pabal policy`: show and change the policy of a queue."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from pabal import jsontext
 from pabal.cli.session import command, help_if_alone, json_option, known, opened, queue_argument, url_option
 from pabal.cli.text import json_text
 from pabal.cli.values import loose_json, pair
+from pabal.cli.verbs import Verb, ask, mq_verb, queue_needed
 from pabal.errors import InvalidInput, InvalidPolicy, NotJson
 from pabal.jsontext import Json
-from pabal.policy import Policy, document_of, policy_from
-from pabal.queue import Queue
+from pabal.policy.policy import PAUSED, Policy, document_of, policy_from
+from pabal.queues.queue import Queue
 
 _LARGEST = 1 << 20
 
 Document = dict[str, Any]
+
+
+file_option = click.option(
+    "--file", "path", metavar="PATH", help="A policy document, - for stdin; what it leaves out is default."
+)
+set_option = click.option(
+    "--set", "changes", type=pair, multiple=True, metavar="KEY=VALUE", help="Change one value; may be repeated."
+)
 
 
 @click.group("policy", invoke_without_command=True)
@@ -47,10 +56,8 @@ def show(queue: str, as_json: bool) -> None:
 
 @command("set")
 @queue_argument
-@click.option("--file", "path", metavar="PATH", help="A policy document, - for stdin; what it leaves out is default.")
-@click.option(
-    "--set", "changes", type=pair, multiple=True, metavar="KEY=VALUE", help="Change one value; may be repeated."
-)
+@file_option
+@set_option
 def set_policy(queue: str, path: str | None, changes: tuple[tuple[str, str], ...]) -> None:
     """Give QUEUE a policy and print what changed.
 
@@ -68,9 +75,8 @@ def set_policy(queue: str, path: str | None, changes: tuple[tuple[str, str], ...
     given = _document(path) if path is not None else None
     with opened(create=True) as mq:
         target = mq.queue(queue)
-        before = _before(target)
-        # A document that says nothing of it does not set a paused queue going.
-        after = before if given is None else {"paused": before.get("paused") is True, **given}
+        before = _before(target, replaced=given is not None)
+        after = before if given is None else given
         for key, text in changes:
             after = _changed(after, key.split("."), key, text)
         wanted = policy_from(after)
@@ -79,38 +85,55 @@ def set_policy(queue: str, path: str | None, changes: tuple[tuple[str, str], ...
     click.echo("\n".join(lines) if lines else f"{queue}: nothing changed")
 
 
-@command("pause")
-@queue_argument
-def pause(queue: str) -> None:
-    """Let nobody take messages from QUEUE.
-
-    Publishing goes on, and what is in flight may be settled, until `pabal resume QUEUE`.
-
-    \b
-    Example:
-      pabal pause jobs
-    """
-    with opened() as mq:
-        known(mq, queue).pause()
-    click.echo(f"{queue} is paused")
-
-
-@command("resume")
-@queue_argument
-def resume(queue: str) -> None:
-    """Let consumers take messages from QUEUE again.
-
-    \b
-    Example:
-      pabal resume jobs
-    """
-    with opened() as mq:
-        known(mq, queue).resume()
-    click.echo(f"{queue} is running")
-
-
 policy.add_command(show)
 policy.add_command(set_policy)
+
+
+@mq_verb("get-policy")
+@queue_needed
+def mq_get_policy(queue: str, as_json: bool) -> None:
+    """Print the policy of a queue.
+
+    It is printed as the document that `pabal mq set-policy --file` takes.
+
+    \b
+    Example:
+      pabal mq get-policy --queue telemetry > policy.json
+
+    --json: queue, policy.
+    """
+    data = ask("get_policy", {"queue": queue})
+    click.echo(json_text(data) if as_json else jsontext.pretty(data["policy"]).decode(), nl=as_json)
+
+
+@mq_verb("set-policy")
+@queue_needed
+@file_option
+@set_option
+def mq_set_policy(queue: str, path: str | None, changes: tuple[tuple[str, str], ...], as_json: bool) -> None:
+    """Give a queue a policy and print what changed.
+
+    --set changes one value of the policy in force, or of --file if both are given. A queue that the configuration of
+    the manager names gets the policy of the configuration again when the manager starts or reloads.
+
+    \b
+    Example:
+      pabal mq set-policy --queue telemetry --set retry.limit=3
+
+    --json: queue, policy.
+    """
+    if path is None and not changes:
+        raise click.UsageError("give --file PATH or --set KEY=VALUE")
+    before = ask("get_policy", {"queue": queue})["policy"]
+    after = before if path is None else _document(path)
+    for key, text in changes:
+        after = _changed(after, key.split("."), key, text)
+    data = ask("set_policy", {"queue": queue, "policy": after, "replace": True})
+    lines = _differences(before, data["policy"])
+    click.echo(json_text(data) if as_json else "\n".join(lines) or f"{queue}: nothing changed")
+
+
+POLICY_VERBS = (Verb(mq=mq_get_policy), Verb(mq=mq_set_policy))
 
 
 def _document(path: str) -> Document:
@@ -129,12 +152,20 @@ def _document(path: str) -> Document:
     return document
 
 
-def _before(queue: Queue) -> Document:
-    """Return the policy in force; one that cannot be read as it is stored, since it is to be put right."""
+def _before(queue: Queue, *, replaced: bool) -> Document:
+    """Return the policy in force; if it cannot be read, the stored document, so that it can be corrected.
+
+    If not even that can be read, nothing, where it is `replaced` as a whole.
+    """
     try:
         return document_of(queue.policy)
-    except InvalidPolicy:
-        return dict(queue.store.settings(queue.name) or {})
+    except InvalidPolicy as exc:
+        try:
+            return {name: value for name, value in (queue.store.settings(queue.name) or {}).items() if name != PAUSED}
+        except InvalidPolicy:
+            if replaced:
+                return {}
+            raise exc from None
 
 
 def _changed(document: Document, steps: list[str], key: str, text: str) -> Document:

@@ -1,24 +1,53 @@
-"""Which store a command works on, and the options that every command shares.
+"""Which store and which topics a command works on, and the options that commands share.
 
-`--url` is taken before or after the command's name; the later one counts, then PABAL_URL, then the default.
+`--url` and `--topics` may stand before or after the command's name; the later one counts, then PABAL_URL and
+PABAL_TOPICS, then the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
+from typing import Any, TypeVar
 
 import click
 
-from pabal.cli.anywhere import F, command_with, option_anywhere
-from pabal.connect import Connection, connect
-from pabal.errors import PabalError, QueueUnknown
-from pabal.names import check_name
-from pabal.queue import Queue
+from pabal.connect import Connection, TopicConnection, connect, connect_topics
+from pabal.errors import PabalError, QueueUnknown, TopicUnknown
+from pabal.names import check_name, did_you_mean, no_queue
+from pabal.queues.queue import Queue
+from pabal.topic_store import check_topic
+from pabal.topics.topic import Topic
 
 DEFAULT_URL = "sqlite:.pabal/pabal.db"
 _URL = "pabal.url"
+_TOPICS = "pabal.topics"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option_anywhere(key: str, *names: str, **more: Any) -> Callable[[F], F]:
+    """Make an option that may stand before or after the name of a command. Its value is kept under `key`."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value is not None:
+            ctx.meta[key] = value
+
+    return click.option(*names, expose_value=False, callback=remember, **more)
+
+
+def command_with(option: Callable[[F], F]) -> Callable[[str], Callable[[F], click.Command]]:
+    """Return a decorator that makes a command with this option."""
+
+    def command(name: str) -> Callable[[F], click.Command]:
+        def make(function: F) -> click.Command:
+            made: click.Command = click.command(name)(option(function))
+            return made
+
+        return make
+
+    return command
 
 
 def url_option(*, envvar: str | None = None) -> Callable[[F], F]:
@@ -31,6 +60,18 @@ def url_option(*, envvar: str | None = None) -> Callable[[F], F]:
         + DEFAULT_URL
         + ".",
     )
+
+
+def own_argv(*arguments: str) -> tuple[str, ...]:
+    """Return the argument vector that runs `pabal` with these arguments, in the same Python."""
+    return (sys.executable, "-c", "from pabal.cli.main import main; main()", *arguments)
+
+
+def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequence[click.Command]], width: int) -> None:
+    """Write the commands of a group into its help, by section."""
+    for title, commands in sections.items():
+        with formatter.section(title):
+            formatter.write_dl([(command.name or "", command.get_short_help_str(width)) for command in commands])
 
 
 def help_if_alone(ctx: click.Context) -> None:
@@ -59,7 +100,7 @@ some_queue_argument = click.argument(
     "queue", metavar="[QUEUE]", required=False, callback=_checked, shell_complete=_complete
 )
 queue_option = click.option(
-    "--queue", metavar="QUEUE", callback=_checked, shell_complete=_complete, help="Look in this queue only."
+    "--queue", metavar="QUEUE", callback=_checked, shell_complete=_complete, help="Search only this queue."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line.")
 
@@ -71,23 +112,57 @@ def current_url(ctx: click.Context | None = None) -> str:
 
 @contextmanager
 def opened(*, create: bool = False, consumer: str = "", ctx: click.Context | None = None) -> Iterator[Connection]:
-    """Open the store of this command. One that is not there is made only if asked for, never by looking."""
+    """Open the store of this command. A missing store is created only if `create` is set."""
     with connect(current_url(ctx), consumer=consumer, create=create) as mq:
         yield mq
 
 
 def known(mq: Connection, name: str) -> Queue:
-    """Return a queue that is there."""
+    """Return a queue that exists; raise QueueUnknown otherwise."""
     names = mq.queues()
     if name in names:
         return mq.queue(name)
     raise QueueUnknown(no_queue(name, names))
 
 
-def no_queue(name: str, names: Sequence[str]) -> str:
-    """Say that a queue is not there, and which one may be meant."""
-    near = get_close_matches(name, names, n=1)
-    if near:
-        return f"no queue {name}; did you mean {near[0]}?"
-    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return f"no queue {name}; there are {listed}" if names else f"no queue {name}; the store is empty"
+def topics_option(*, envvar: str | None = None) -> Callable[[F], F]:
+    return option_anywhere(
+        _TOPICS,
+        "--topics",
+        metavar="URL",
+        envvar=envvar,
+        help="Where topics are: sqlite:PATH or kafka://HOST:PORT. Else PABAL_TOPICS, else " + DEFAULT_URL + ".",
+    )
+
+
+def _checked_topic(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    return check_topic(value)
+
+
+def _complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        with opened_topics(ctx=ctx) as topics:
+            return [name for name in topics.topics() if name.startswith(incomplete)]
+    except PabalError:
+        return []
+
+
+topic_argument = click.argument("name", metavar="NAME", callback=_checked_topic, shell_complete=_complete_topic)
+
+
+@contextmanager
+def opened_topics(*, create: bool = False, ctx: click.Context | None = None) -> Iterator[TopicConnection]:
+    """Open the topics of this command. A missing file is created only if `create` is set."""
+    url: str = (ctx or click.get_current_context()).meta.get(_TOPICS, DEFAULT_URL)
+    with connect_topics(url, create=create) as topics:
+        yield topics
+
+
+def known_topic(topics: TopicConnection, name: str) -> Topic:
+    """Return a topic that exists; raise TopicUnknown otherwise."""
+    names = topics.topics()
+    if name in names:
+        return topics.topic(name)
+    if hint := did_you_mean(name, names):
+        raise TopicUnknown(f"no topic {name}; {hint}")
+    raise TopicUnknown(f"no topic {name}: make it with `pabal topic create {name}`")

@@ -10,17 +10,17 @@ from datetime import datetime
 import click
 
 from pabal.cli.documents import entry_document
-from pabal.cli.exits import Exit
+from pabal.cli.exits import end_with_nothing
 from pabal.cli.session import command, json_option, known, opened, queue_argument
-from pabal.cli.text import clean, clip, glance, json_text, screen_width
-from pabal.queue import Queue
+from pabal.cli.text import clean, fitted, glance, json_text
+from pabal.queues.queue import Queue
 from pabal.store import Entry, State, Watch
 
-# In the order messages pass through them, so that one on its way is met again rather than missed.
+# In the order in which messages pass through them: a message that moves meanwhile is seen twice rather than missed.
 _ORDER = (State.DELAYED, State.READY, State.INFLIGHT, State.DEAD, State.DONE, State.CORRUPT)
 _POLL = 1.0
-_REMEMBERED = 60.0  # seconds after its last sight that a message is remembered as shown
-_SHARE = 4  # looking may take one part of so many of the time, so that a long queue is not kept busy by its watcher
+_REMEMBERED = 60.0  # seconds that a message is remembered as shown after it was last seen
+_SHARE = 4  # reading takes at most one part in so many of the time, so that it does not load a store with a long queue
 
 
 @command("tail")
@@ -47,32 +47,33 @@ def tail(queue: str, follow: bool, lines: int, as_json: bool) -> None:
     with opened() as mq:
         source = known(mq, queue)
         follower = Follower(source)
-        newest = heapq.nlargest(max(1, lines), follower.fresh(), key=_came)[:lines]  # of 0 it would look at none
+        newest = heapq.nlargest(max(1, lines), follower.fresh(), key=_created_at)[
+            :lines
+        ]  # nlargest(0) would read nothing
         for entry in reversed(newest):
             _show(entry, as_json=as_json)
         if follow:
             _follow(source, follower, as_json=as_json)
         elif not newest and lines:
-            click.echo(f"{queue} holds no messages", err=True)
-            click.get_current_context().exit(Exit.NOTHING)
+            end_with_nothing(f"{queue} holds no messages")
 
 
 class Follower:
-    """Knows which messages of a queue were seen already."""
+    """Remembers which messages of a queue were seen already."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._seen: dict[str, float] = {}
 
     def fresh(self) -> Iterator[Entry]:
-        """Go through the whole queue and yield what was not there before."""
+        """Go through the whole queue and yield the messages that were not seen before."""
         now = time.monotonic()
         for state in _ORDER:
             for entry in self._queue.entries(state):
                 if entry.id not in self._seen:
                     yield entry
                 self._seen[entry.id] = now
-        # Not only what was met this time: a message on its way from state to state can slip by one look.
+        # Also those not seen this time: a message that changes its state meanwhile can be missed once.
         self._seen = {id: at for id, at in self._seen.items() if at >= now - _REMEMBERED}
 
 
@@ -82,24 +83,24 @@ def _follow(queue: Queue, follower: Follower, *, as_json: bool) -> None:
         while True:
             started = time.monotonic()
             counts = queue.counts()
-            for entry in sorted(follower.fresh(), key=_came):
+            for entry in sorted(follower.fresh(), key=_created_at):
                 _show(entry, as_json=as_json)
             time.sleep((time.monotonic() - started) * (_SHARE - 1))
-            while not _rung(watch) and queue.counts() == counts:
-                pass  # counting is cheap beside going through a long queue
+            while not _woken(watch) and queue.counts() == counts:
+                pass  # counting is cheap compared with reading a long queue
     finally:
         if watch is not None:
             watch.close()
 
 
-def _rung(watch: Watch | None) -> bool:
+def _woken(watch: Watch | None) -> bool:
     if watch is not None:
         return watch.wait(_POLL)
     time.sleep(_POLL)
     return False
 
 
-def _came(entry: Entry) -> tuple[float, str]:
+def _created_at(entry: Entry) -> tuple[float, str]:
     return (entry.message.created_at if entry.message else entry.due_at, entry.id)
 
 
@@ -107,10 +108,8 @@ def _show(entry: Entry, *, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(entry_document(entry)))
         return
-    at = datetime.fromtimestamp(_came(entry)[0]).strftime("%H:%M:%S")
+    at = datetime.fromtimestamp(_created_at(entry)[0]).strftime("%H:%M:%S")
     body = glance(entry.message.body) if entry.message else f"{len(entry.data)} bytes" if entry.data else "not kept"
     state = "" if entry.state is State.READY else str(entry.state)
     kind = clean(entry.message.type) if entry.message else ""
-    line = "  ".join(filter(None, (at, clean(entry.id), state, kind, body)))
-    screen = screen_width()
-    click.echo(line if screen is None else clip(line, screen))
+    click.echo(fitted("  ".join(filter(None, (at, clean(entry.id), state, kind, body)))))

@@ -1,31 +1,35 @@
-"""`pabal topic`: make topics, append to them, read them as a group, see how far the groups are."""
+"""`pabal topic`: create topics, append records, read them as a group or without one, and the offsets of groups."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import IO
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import IO, Any
 
 import click
 
 from pabal import jsontext
-from pabal.cli.exits import Exit, unwinding_on_sigterm
+from pabal.cli.documents import instant
+from pabal.cli.exits import end_with_nothing, unwinding_on_sigterm
 from pabal.cli.publish import content, source
-from pabal.cli.session import help_if_alone, json_option
-from pabal.cli.text import clean, json_text, table
-from pabal.cli.topic_dlq import dlq
-from pabal.cli.topic_reset import reset_offsets
-from pabal.cli.topic_retain import retain
-from pabal.cli.topic_session import known_topic, opened_topics, topic_argument, topics_option
-from pabal.cli.topic_tail import record_document, record_line, tail
+from pabal.cli.session import help_if_alone, json_option, known_topic, opened_topics, topic_argument, topics_option
+from pabal.cli.stores import report
+from pabal.cli.text import clean, fitted, glance, json_text, span, table
 from pabal.cli.values import FOREVER, duration, lasting, pair, patience, unique
 from pabal.errors import InvalidInput
 from pabal.jsontext import Json
 from pabal.names import check_name
-from pabal.topic import DEFAULT_SESSION, Member
+from pabal.store import Checkable
+from pabal.topic_store import DEFAULT_SESSION, Member, Record
+from pabal.topics.dead_records import dead_of, replay, waiting
+from pabal.topics.topic import Topic, body_of
 
-_BATCH = 500
-_SLICE = 1.0  # seconds
+_BATCH = 500  # records of one read
+_READ_SECONDS = 1.0  # of one read, so that signals are noticed
+_POLL = 0.5  # seconds between reads of `tail --follow`
 
 
 @click.group("topic", invoke_without_command=True)
@@ -69,6 +73,45 @@ def create(name: str, partitions: int, max_age: float, max_bytes: int, schema: I
     click.echo(f"{'made' if made else 'there already:'} {name}, {partitions} partition{'s' * (partitions != 1)}")
 
 
+def _schema(data: bytes) -> dict[str, Json]:
+    document = jsontext.read(data)
+    if not isinstance(document, dict):
+        raise InvalidInput("a JSON Schema is an object")
+    return document
+
+
+@topic.command("retain")
+@topics_option()
+@topic_argument
+@click.option("--max-age", type=duration, metavar="TIME", help="Remove records older than that; 0 for no limit.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Remove the oldest of a partition above that size; 0 for no limit.",
+)
+def retain(name: str, max_age: float | None, max_bytes: int | None) -> None:
+    """Change how long records are kept, or how many.
+
+    A limit that is not given stays as it is. All users of the topic apply the change at once.
+
+    \b
+    Examples:
+      pabal topic retain events --max-age 30d
+      pabal topic retain events --max-age 0 --max-bytes 1000000000
+    """
+    if max_age is None and max_bytes is None:
+        raise click.UsageError("give --max-age, --max-bytes or both")
+    with opened_topics() as topics:
+        known_topic(topics, name).retain(max_age=max_age, max_bytes=max_bytes)
+    limits = []
+    if max_age is not None:
+        limits.append(f"records of {span(max_age)}" if max_age else "records of any age")
+    if max_bytes is not None:
+        limits.append(f"{max_bytes} bytes in each partition" if max_bytes else "any number of bytes")
+    click.echo(f"{name} keeps {', '.join(limits)}")
+
+
 @topic.command("list")
 @topics_option()
 @json_option
@@ -97,8 +140,7 @@ def list_topics(as_json: bool) -> None:
         lines = [[str(value) for value in row.values()] for row in rows]
         click.echo("\n".join(table(["TOPIC", "PARTITIONS", "RECORDS", "GROUPS"], lines, right=" rrr")))
     else:
-        click.echo("no topics", err=True)
-        click.get_current_context().exit(Exit.NOTHING)
+        end_with_nothing("no topics")
 
 
 @topic.command("append")
@@ -155,7 +197,9 @@ def append(
 @topic.command("read")
 @topics_option()
 @topic_argument
-@click.option("--group", required=True, metavar="NAME", help="Whose place is kept; each group sees every record.")
+@click.option(
+    "--group", required=True, metavar="NAME", help="The group whose offsets are used; each group sees every record."
+)
 @click.option(
     "--count", type=click.IntRange(0, 10**9), default=1, metavar="N", help="Stop after N, 0 for no end. By default 1."
 )
@@ -171,8 +215,8 @@ def append(
 def read(name: str, group: str, count: int, wait: float | None, session: float, as_json: bool) -> None:
     """Read on where a group is, print each record and commit it.
 
-    Several readers of one group share the partitions. What was printed is committed; whoever is killed in between is
-    repeated by the next. Ends with 1 if there was nothing.
+    Several readers of one group share the partitions. What was printed is committed; if the reader is killed before
+    the commit, the next one prints it again. Ends with 1 if there was nothing.
 
     \b
     Examples:
@@ -189,23 +233,113 @@ def read(name: str, group: str, count: int, wait: float | None, session: float, 
         finally:
             member.close()
     if not shown:
-        click.echo(f"nothing new in {name} for {group}", err=True)
-        click.get_current_context().exit(Exit.NOTHING)
+        end_with_nothing(f"nothing new in {name} for {group}")
 
 
 def _show(member: Member, limit: float, wait: float, as_json: bool) -> int:
     shown, rest, since = 0, wait, time.monotonic()
     while shown < limit and rest >= 0:
-        records = member.read(int(min(_BATCH, limit - shown)), min(_SLICE, rest))
+        records = member.read(int(min(_BATCH, limit - shown)), min(_READ_SECONDS, rest))
         now = time.monotonic()
         since = now if records else since
         rest = wait - (now - since)
         for record in records:
-            click.echo(json_text(record_document(record)) if as_json else record_line(record))
+            _print(record, as_json=as_json)
         sys.stdout.flush()
         member.commit({record.partition: record.offset + 1 for record in records})
         shown += len(records)
     return shown
+
+
+@topic.command("tail")
+@topics_option()
+@topic_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on showing records as they come, until Ctrl-C.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 10**6), default=10, show_default=True, help="Begin with the last N."
+)
+@json_option
+def tail(name: str, follow: bool, lines: int, as_json: bool) -> None:
+    """Show the newest records of a topic, without a group.
+
+    \b
+    Examples:
+      pabal topic tail events -n 3
+      pabal topic tail -f events --json | jq .body
+    """
+    with opened_topics() as topics:
+        source = known_topic(topics, name)
+        ends = [bounds.next for bounds in source.bounds()]
+        records = list(_last(source, ends, lines))
+        for record in records:
+            _print(record, as_json=as_json)
+        if follow:
+            _follow(source, ends, as_json=as_json)
+        elif not records and lines:
+            end_with_nothing(f"{name} holds no records")
+
+
+def _last(topic: Topic, ends: list[int], lines: int) -> list[Record]:
+    if not lines:
+        return []
+    found: list[Record] = []
+    for number, end in enumerate(ends):
+        found += _between(topic, number, max(0, end - lines), end)
+    return sorted(found, key=lambda record: (record.at, record.partition, record.offset))[-lines:]
+
+
+def _between(topic: Topic, number: int, start: int, end: int) -> Iterator[Record]:
+    while start < end:
+        page = topic.read(number, start, min(_BATCH, end - start))
+        yield from page
+        if not page:
+            return
+        start = page[-1].offset + 1
+
+
+def _follow(topic: Topic, ends: list[int], *, as_json: bool) -> None:
+    while True:
+        fresh: list[Record] = []
+        for number, bounds in enumerate(topic.bounds()):
+            fresh += _between(topic, number, max(ends[number], bounds.first), bounds.next)
+            ends[number] = max(ends[number], bounds.next)
+        for record in sorted(fresh, key=lambda record: (record.at, record.partition, record.offset)):
+            _print(record, as_json=as_json)
+        if not fresh:
+            time.sleep(_POLL)
+
+
+def _print(record: Record, *, as_json: bool) -> None:
+    """Print a record on one line."""
+    click.echo(json_text(_record_document(record)) if as_json else _record_line(record))
+
+
+def _record_line(record: Record) -> str:
+    """Return a record as one line of text."""
+    at = datetime.fromtimestamp(record.at).strftime("%H:%M:%S")
+    body = record.fault or glance(body_of(record))
+    return fitted("  ".join(filter(None, (at, str(record), clean(record.key), clean(body)))))
+
+
+def _record_document(record: Record) -> dict[str, Any]:
+    """Return a record as `--json` prints it; every key is always present."""
+    body = None if record.fault else body_of(record)
+    binary = isinstance(body, bytes)
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "at": instant(record.at),
+        "key": _utf8(record.key) or None,
+        "body": b64encode(body).decode() if isinstance(body, bytes) else body,
+        "body_encoding": "base64" if binary else None,
+        "headers": {_utf8(name): _utf8(text) for name, text in record.headers.items()},
+        "fault": record.fault or None,
+    }
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @topic.command("groups")
@@ -213,7 +347,7 @@ def _show(member: Member, limit: float, wait: float, as_json: bool) -> int:
 @topic_argument
 @json_option
 def groups(name: str, as_json: bool) -> None:
-    """Show how far each group of a topic is, and who reads.
+    """Show how far each group of a topic is, and its readers.
 
     \b
     Examples:
@@ -229,18 +363,124 @@ def groups(name: str, as_json: bool) -> None:
         lines = [[group, str(s.partition), str(s.committed), str(s.lag), clean(s.owner)] for group, s in rows]
         click.echo("\n".join(table(["GROUP", "PARTITION", "COMMITTED", "LAG", "OWNER"], lines, right=" rrr")))
     else:
-        click.echo(f"no group has read {name}", err=True)
-        click.get_current_context().exit(Exit.NOTHING)
+        end_with_nothing(f"no group has read {name}")
 
 
-def _schema(data: bytes) -> dict[str, Json]:
-    document = jsontext.read(data)
-    if not isinstance(document, dict):
-        raise InvalidInput("a JSON Schema is an object")
-    return document
+def _instant(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"an instant is like 2026-11-15T22:51:03Z; found {text!r:.40}") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-topic.add_command(retain)
-topic.add_command(tail)
-topic.add_command(reset_offsets)
-topic.add_command(dlq)
+@topic.command("reset-offsets")
+@topics_option()
+@topic_argument
+@click.option("--group", required=True, metavar="NAME", help="The group; none of its members may be alive.")
+@click.option("--to", "to", type=click.Choice(["earliest", "latest"]), help="All that is kept, or only what comes.")
+@click.option(
+    "--offset", type=click.IntRange(0), metavar="N", help="This offset in every partition, or in --partition."
+)
+@click.option("--at", type=_instant, metavar="INSTANT", help="What was appended from this moment on, UTC.")
+@click.option("--back", type=duration, metavar="TIME", help="What was appended within the last TIME, such as 2h.")
+@click.option("--partition", type=int, metavar="N", help="Only this partition.")
+def reset_offsets(
+    name: str,
+    group: str,
+    to: str | None,
+    offset: int | None,
+    at: float | None,
+    back: float | None,
+    partition: int | None,
+) -> None:
+    """Let a group go on from another place: replay or skip.
+
+    \b
+    Examples:
+      pabal topic reset-offsets events --group billing --to earliest
+      pabal topic reset-offsets events --group billing --back 2h
+      pabal topic reset-offsets events --group billing --offset 17 --partition 3
+    """
+    if sum(value is not None for value in (to, offset, at, back)) != 1:
+        raise click.UsageError("give one of --to, --offset, --at, --back")
+    if back is not None:
+        at = datetime.now(UTC).timestamp() - back
+    with opened_topics() as topics:
+        source = known_topic(topics, name)
+        wanted = _offsets(source, to, offset, at)
+        if partition is not None:
+            if partition not in wanted:
+                raise click.UsageError(f"{name} has partitions 0 to {len(wanted) - 1}; found {partition}")
+            wanted = {partition: wanted[partition]}
+        source.topics.reset(name, group, wanted)
+    lines = [[group, str(number), str(place)] for number, place in wanted.items()]
+    click.echo("\n".join(table(["GROUP", "PARTITION", "OFFSET"], lines, right=" rr")))
+
+
+def _offsets(topic: Topic, to: str | None, offset: int | None, at: float | None) -> dict[int, int]:
+    if at is not None:
+        return dict(enumerate(topic.topics.offsets_at(topic.name, at)))
+    bounds = topic.bounds()
+    if offset is not None:
+        return {number: min(max(offset, first), end) for number, (first, end) in enumerate(bounds)}
+    return {number: end if to == "latest" else first for number, (first, end) in enumerate(bounds)}
+
+
+@topic.command("dlq")
+@topics_option()
+@topic_argument
+@click.option(
+    "--count", type=click.IntRange(1, 10**6), metavar="N", help="At most so many. By default 100, with --replay all."
+)
+@click.option("--replay", "again", is_flag=True, help="Append them to the topic again, for the group that failed.")
+@json_option
+def dlq(name: str, count: int | None, again: bool, as_json: bool) -> None:
+    """List dead records with the reason, or replay them.
+
+    Dead records of NAME stand in NAME.dlq. Listed are those that were not replayed yet.
+
+    \b
+    Examples:
+      pabal topic dlq chat.messages.v1
+      pabal topic dlq chat.messages.v1 --replay
+    """
+    with opened_topics() as topics:
+        source = known_topic(topics, name)
+        if again:
+            done = replay(source, count)
+            click.echo(f"replayed {done}")
+            return
+        records = waiting(source, count or 100)
+    for record in records:
+        dead = dead_of(record)
+        if as_json:
+            click.echo(json_text({**_record_document(record), "dead": dead._asdict()}))
+        else:
+            click.echo(_record_line(record))
+            click.echo(clean(f"    {dead.code} for {dead.group} after {dead.attempts}: {dead.reason}"))
+    if not records:
+        end_with_nothing(f"no dead records of {name}")
+
+
+@topic.command("doctor")
+@topics_option()
+@click.option("--repair", is_flag=True, help="Repair what is found.")
+@json_option
+def doctor(repair: bool, as_json: bool) -> None:
+    """Check the file of the topics for damage.
+
+    Ends with 1 if something is wrong and was not mended. Kafka checks its own files.
+
+    \b
+    Examples:
+      pabal topic doctor
+      pabal topic doctor --repair
+
+    --json: where, problem, remedy, repaired.
+    """
+    with opened_topics() as topics:
+        driver = topics.driver
+        found = driver.check(repair=repair) if isinstance(driver, Checkable) else []
+        facts = driver.facts()
+    report(found, facts, repair=repair, as_json=as_json)

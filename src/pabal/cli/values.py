@@ -1,4 +1,4 @@
-"""How values are written on the command line: durations, priorities, pairs."""
+"""Parsers for values on the command line: durations, priorities, pairs, JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pabal.errors import InvalidInput, NotJson
 from pabal.jsontext import Json
 from pabal.message import MAX_PRIORITY, MIN_PRIORITY, PRIORITIES
 
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|[smhd]?)", re.ASCII)
+_SECONDS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LEAST_MS = 100  # no answer of a manager can be expected earlier: a smaller number was meant as seconds
+_MOST_SECONDS = 10_000  # a larger number without a unit was meant as milliseconds
 _LONGEST = 100 * 366 * 86400.0
 FOREVER = float("inf")
 
@@ -22,7 +24,7 @@ def duration(text: str) -> float:
     found = _DURATION.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else -1.0
     if not 0 <= seconds <= _LONGEST:
-        raise click.BadParameter(f"a duration is seconds or like 30s, 5m, 2h, 7d; found {text!r:.40}")
+        raise click.BadParameter(f"a duration is seconds or like 500ms, 30s, 5m, 2h, 7d; found {text!r:.40}")
     return seconds
 
 
@@ -32,6 +34,37 @@ def lasting(text: str) -> float:
     if not seconds:
         raise click.BadParameter(f"a duration above 0 is needed; found {text!r:.40}")
     return seconds
+
+
+def milliseconds(text: str) -> int:
+    """Read milliseconds, or a number with a unit."""
+    plain = re.fullmatch(r"\d{1,15}", text, re.ASCII)
+    try:
+        return int(text) if plain else round(duration(text if text[-1:].isalpha() else "") * 1000)
+    except click.BadParameter:
+        raise click.BadParameter(f"expected milliseconds, or a time like 500ms, 30s, 5m; found {text!r:.40}") from None
+
+
+def answer_timeout(text: str) -> int:
+    """Read milliseconds for an answer. A small number without a unit is refused: it was meant as seconds."""
+    found = milliseconds(text)
+    if found < _LEAST_MS and text.isdigit():
+        raise click.BadParameter(
+            f"{text} is {text} milliseconds: write {text}s for seconds, or {text}ms if it is meant"
+        )
+    if not found:
+        raise click.BadParameter(f"a time above 0 is needed; found {text!r:.40}")
+    return found
+
+
+def run_timeout(text: str) -> float:
+    """Read seconds for a command to run. A large number without a unit is refused: it was meant as milliseconds."""
+    found = lasting(text)
+    if found >= _MOST_SECONDS and text.isdigit():
+        raise click.BadParameter(
+            f"{text} is {text} seconds: write {text}ms for milliseconds, or {text}s if it is meant"
+        )
+    return found
 
 
 def patience(text: str) -> float:
@@ -78,11 +111,11 @@ def loose_json(text: str) -> Json:
 
 
 def looks_like_json(text: str) -> bool:
-    """Say whether whoever wrote this meant JSON: it begins as JSON values begin, or is a number JSON lacks."""
+    """Return whether this was meant as JSON: it begins like a JSON value, or is a number that JSON does not have."""
     text = text.strip()
     return text[:1] in set('{["-0123456789') or text in {"true", "false", "null", "NaN", "Infinity"}
 
 
-def hinted(exc: InvalidInput, hint: str) -> InvalidInput:
+def with_hint(exc: InvalidInput, hint: str) -> InvalidInput:
     """Return the same kind of error with a hint at its end."""
     return type(exc)(f"{exc}; {hint}")

@@ -1,1 +1,1 @@
-"""Requests and answers as files: a client that only writes files can use every queue of a manager."""
+"""The mailbox: requests and answers as files, so that any program that writes files can use a manager's queues."""

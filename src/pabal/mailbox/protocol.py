@@ -1,4 +1,4 @@
-"""The mailbox protocol: requests and answers as values, the names of commands and the codes of errors.
+"""The mailbox protocol: requests and answers as values, the names of the commands, the codes of the errors.
 
 A request file holds one request, or an array of at most 1,000 requests of one client. Each request is
 {requestId, clientId, command, timestampMs, deadlineMs, payload}; its answer is {requestId, ok: true, data} or
@@ -21,9 +21,8 @@ from pabal.names import check_name
 
 MAX_REQUESTS = 1000
 MAX_REQUEST_ID = 200
-LIBRARY = "store."  # what the commands of the library begin with
 _ENVELOPE_DEPTH = 8  # levels that a request puts around a body
-_LAST_MOMENT = 1e14  # milliseconds: in the year 5138
+_LAST_INSTANT = 1e14  # milliseconds: in the year 5138
 
 T = TypeVar("T")
 
@@ -34,6 +33,8 @@ class Code(StrEnum):
     ERR_INVALID_REQUEST = "ERR_INVALID_REQUEST"
     UNKNOWN_COMMAND = "UNKNOWN_COMMAND"
     QUEUE_NOT_FOUND = "QUEUE_NOT_FOUND"
+    QUEUE_FULL = "QUEUE_FULL"
+    QUEUE_NOT_EMPTY = "QUEUE_NOT_EMPTY"
     MESSAGE_NOT_FOUND = "MESSAGE_NOT_FOUND"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     LEASE_MISMATCH = "LEASE_MISMATCH"
@@ -44,10 +45,12 @@ class Code(StrEnum):
     DLQ_NOT_FOUND = "DLQ_NOT_FOUND"
 
 
-# The first that fits counts: an error stands before its parents.
+# The first match counts: an error stands before its parents.
 _CODES: tuple[tuple[type[PabalError], Code], ...] = (
     (errors.ValidationFailed, Code.VALIDATION_FAILED),
     (errors.QueueUnknown, Code.QUEUE_NOT_FOUND),
+    (errors.QueueFull, Code.QUEUE_FULL),
+    (errors.QueueNotEmpty, Code.QUEUE_NOT_EMPTY),
     (errors.MessageUnknown, Code.MESSAGE_NOT_FOUND),
     (errors.LeaseLost, Code.LEASE_EXPIRED),
     (errors.DeadlinePassed, Code.TIMEOUT),
@@ -78,22 +81,27 @@ ALIASES: Mapping[str, str] = {
     "quarantine": "quarantine_dlq",
     "countdlq": "count_dlq",
     "releasedlq": "release_dlq",
+    "getpolicy": "get_policy",
+    "policy": "get_policy",
+    "setpolicy": "set_policy",
+    "createqueue": "create_queue",
+    "deletequeue": "delete_queue",
     "listqueues": "queues",
     "list_queues": "queues",
 }
 
 
 class Request(NamedTuple):
-    """One thing asked by one client. `occurrence` counts equal ids within a file, so that each has its own effect."""
+    """One request of a client. `occurrence` counts equal ids within a file, so that each has its own effect."""
 
     id: str
     client: str
     command: str
     payload: msgspec.Raw | dict[str, Any]
-    at: float = 0.0  # when it was written, in seconds; 0: not said
+    at: float = 0.0  # when it was written, in seconds; 0: not given
     deadline: float = 0.0  # in seconds; 0: none
     occurrence: int = 0
-    repeated: bool = False  # a crash may have cut it short
+    repeated: bool = False  # it may have been run before, and a crash interrupted it
 
     def read(self, expected: type[T]) -> T:
         """Return the payload as the value that the command expects; raise InvalidRequest naming the field."""
@@ -112,7 +120,7 @@ class Request(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A request that cannot be run, with as much of it as could be read."""
+    """A request that cannot be run, with the fields that could be read."""
 
     id: str
     client: str
@@ -121,11 +129,11 @@ class Problem(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a request file says."""
+    """The content of a request file."""
 
-    client: str  # "": none could be named
+    client: str  # "": unknown
     requests: Sequence[Request | Problem]
-    many: bool = False  # an array, which is answered by an array
+    many: bool = False  # an array; the answer is one too
 
 
 class _Document(msgspec.Struct):
@@ -141,16 +149,16 @@ _decode = msgspec.json.Decoder(_Document | list[_Document]).decode
 
 
 def read_batch(data: bytes) -> Batch:
-    """Read a request file; what is wrong with it comes back as problems, never as an exception."""
+    """Read a request file. It never raises: what is wrong with a request is returned as a `Problem`."""
     if b'"store.' not in data[:400]:
         return _read_strictly(data)
     try:
         found = _decode(data)
-    except (ValueError, RecursionError):  # whatever it is, the strict reader below says it better
+    except (ValueError, RecursionError):  # the strict reader below has the better error text
         return _read_strictly(data)
     documents = found if isinstance(found, list) else [found]
-    if not all(document.command.startswith(LIBRARY) for document in documents):
-        # Written by people and scripts: no key twice, no number too large, wherever it stands.
+    if not all(document.command.startswith("store.") for document in documents):
+        # Written by people and scripts: duplicate keys and too large numbers are refused everywhere.
         return _read_strictly(data)
     return _batch([msgspec.structs.asdict(document) for document in documents], many=isinstance(found, list))
 
@@ -202,14 +210,14 @@ def _request(document: Any, client: str) -> Request:
         client=client,
         command=ALIASES.get(command, command),
         payload=payload,
-        at=_moment(document, "timestampMs", InvalidRequest),
-        deadline=_moment(document, "deadlineMs", InvalidDeadline),
+        at=_instant(document, "timestampMs", InvalidRequest),
+        deadline=_instant(document, "deadlineMs", InvalidDeadline),
     )
 
 
-def _moment(document: Mapping[str, Any], name: str, error: type[InvalidInput]) -> float:
+def _instant(document: Mapping[str, Any], name: str, error: type[InvalidInput]) -> float:
     value = document.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_MOMENT:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_INSTANT:
         raise error(f"{name} must be milliseconds since the epoch, or 0; found {value!r:.40}")
     return value / 1000
 
@@ -227,15 +235,15 @@ _REQUEST_ID = re.compile(rb'"requestId"\s*:\s*"([A-Za-z0-9_.:-]{1,200})"')
 
 
 def _salvaged(pattern: re.Pattern[bytes], data: bytes) -> str:
-    """Return who wrote bytes that cannot be read, so that even these are answered."""
+    """Find an id in bytes that are not valid JSON, so that these too can be answered."""
     found = pattern.search(data, 0, 1 << 16)
     text = found[1].decode() if found else ""
     return _client({"clientId": text}) if pattern is _CLIENT_ID else text
 
 
 def _field(text: str) -> str:
-    said, _, place = text.partition(" - at `$")
-    return f"payload{place.rstrip('`')}: {said}" if place else f"payload: {said}"
+    problem, _, place = text.partition(" - at `$")
+    return f"payload{place.rstrip('`')}: {problem}" if place else f"payload: {problem}"
 
 
 def answer_of(request_id: str, data: Any) -> dict[str, Any]:
@@ -243,13 +251,13 @@ def answer_of(request_id: str, data: Any) -> dict[str, Any]:
 
 
 def refusal_of(request_id: str, error: PabalError) -> dict[str, Any]:
-    """Return the answer that says no. It names the error, never the body of a message."""
+    """Return the answer of a refusal. It names the error and never shows the body of a message."""
     code = error.code if isinstance(error, Refused) else code_of(error)
-    told: dict[str, Any] = {"code": str(code), "message": str(error)}
-    told["type"] = error.kind if isinstance(error, Refused) else type(error).__name__
+    document: dict[str, Any] = {"code": str(code), "message": str(error)}
+    document["type"] = error.kind if isinstance(error, Refused) else type(error).__name__
     if isinstance(error, Refused | Uncertain) and error.ids:
-        told["ids"] = list(error.ids)
-    return {"requestId": request_id, "ok": False, "error": told}
+        document["ids"] = list(error.ids)
+    return {"requestId": request_id, "ok": False, "error": document}
 
 
 def code_of(error: PabalError) -> Code:

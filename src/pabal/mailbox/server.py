@@ -1,12 +1,13 @@
-"""The manager's end of the mailbox: takes what arrived, runs it, answers it.
+"""The manager's side of a mailbox: takes the requests that arrived, runs them, answers them.
 
 Exactly once without stored answers: every effect is named by its request, so running a request again changes nothing.
-A request lies in `processing/` from before it is read until after its answer is there; what a crash left there is run
-again at the next start.
+A request file is in `processing/` from before it is read until after its answer is written. What a crash left there is
+run again at the next start.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,42 +16,41 @@ from pathlib import Path
 import msgspec
 
 from pabal.clock import Clock
-from pabal.errors import PabalError, Refused, StoreFailed, Uncertain
-from pabal.mailbox.bells import Bells
-from pabal.mailbox.cleaning import Cleaner
-from pabal.mailbox.commands import COMMANDS, LIBRARY_COMMANDS
-from pabal.mailbox.commands.command import NO_MESSAGE, Command, Later
-from pabal.mailbox.commands.context import Connection, Context, Extras, secret_at
-from pabal.mailbox.commands.running import Job, run
-from pabal.mailbox.folders import Folders
-from pabal.mailbox.letters import Letter
-from pabal.mailbox.parking import Parking
-from pabal.mailbox.post import PostRoom
+from pabal.errors import PabalError, Refused, SenderMismatch, StoreFailed, Uncertain
+from pabal.mailbox.commands import COMMANDS, STORE_COMMANDS
+from pabal.mailbox.commands.batch import Job, run
+from pabal.mailbox.commands.context import NO_MESSAGE, Command, Connection, Context, Extras, Later, secret_at
+from pabal.mailbox.folders import Cleaner, Folders
+from pabal.mailbox.inbox import ClaimedFile, Inbox
 from pabal.mailbox.protocol import Code, Problem, Request, answer_of, code_of, refusal_of
-from pabal.mailbox.settings import Answered, MailboxSettings, Observe
-from pabal.mailbox.tally import Tally
-from pabal.mailbox.watches import Watches
+from pabal.mailbox.settings import MailboxSettings
+from pabal.mailbox.stats import Answered, Observe, RequestStats
+from pabal.mailbox.wakeups import LongPolls, WakeupFiles, Watches
 from pabal.names import check_name
+from pabal.policy.policy import Policy
 
-_COMMANDS: dict[str, Command] = {**COMMANDS, **LIBRARY_COMMANDS}
+DEFAULT_POLICY = Policy()
+log = logging.getLogger("pabal")
+
+_COMMANDS: dict[str, Command] = {**COMMANDS, **STORE_COMMANDS}
 
 
 class _Task(Job):
-    """A job of a letter."""
+    """A job with the file that its answer belongs to."""
 
-    __slots__ = ("index", "letter", "queue", "started", "until")
+    __slots__ = ("file", "index", "queue", "started", "until")
 
-    def __init__(self, request: Request, command: Command, letter: Letter, index: int) -> None:
+    def __init__(self, request: Request, command: Command, file: ClaimedFile, index: int) -> None:
         super().__init__(request, command)
-        self.letter = letter
+        self.file = file
         self.index = index
         self.started = time.monotonic()
-        self.queue = ""  # of a parked one: what it waits for
-        self.until = float("inf")  # on the boot clock: when a parked one is answered with nothing
+        self.queue = ""  # of a long poll: the queue it waits for
+        self.until = float("inf")  # of a long poll: when it is answered with no message, on the boot clock
 
 
 class MailboxServer:
-    """One mailbox over one store. Everything is done in `step`, by one thread; `watch` says when there is something."""
+    """One mailbox over one store. One thread calls `step` for all work; `watch` wakes it when there is some."""
 
     def __init__(
         self,
@@ -67,126 +67,128 @@ class MailboxServer:
         self._folders.prepare()
         self._clock = clock
         self._observe = observe
-        self.tally = Tally(clock)
-        self._bells = Bells(self._folders.bells, shared=settings.clients is not None)
-        self._post = PostRoom(self._folders, clock)
-        self.watch = Watches(self._post.intake.inotify)
+        self.stats = RequestStats(clock)
+        self._wakeup_files = WakeupFiles(self._folders.wakeups, shared=settings.clients is not None)
+        self._inbox = Inbox(self._folders, clock)
+        self.watch = Watches(self._inbox.arrivals.inotify)
         self._context = Context(
             connection,
             clock=clock,
             settings=settings,
             secret=secret_at(root / ".secret"),
-            hang_bell=self.hang_bell,
-            tally=self.tally,
+            register_wakeup=self.register_wakeup,
+            stats=self.stats,
             archive=self._folders.archive,
             extras=extras,
         )
         self._cleaner = Cleaner(self._folders, clock)
-        self._parked = Parking[_Task](self._context.store, self.watch, clock)
-        self.broken: PabalError | None = None  # set once the store promises nothing more: reopen it
-        for queue in self._bells.hung():
+        self._long_polls = LongPolls[_Task](self._context.store, self.watch, clock)
+        self.broken: PabalError | None = None  # set once the store handle failed and must be opened again
+        for queue in self._wakeup_files.left_over():
             with suppress(PabalError):
-                self.hang_bell(check_name(queue))
+                self.register_wakeup(check_name(queue))
 
     def step(self) -> int:
-        """Do what there is to do; return how many requests were answered."""
-        before = self.tally.answered
-        rung = self.watch.rung()
-        self._post.send_again()
-        tasks = self._parked.take(rung)
-        for letter in self._post.collect():
-            tasks.extend(self._open(letter))
+        """Do all work that is due; return how many requests were answered."""
+        before = self.stats.answered
+        changed = self.watch.changed()
+        self._inbox.send_again()
+        tasks = self._long_polls.take(changed)
+        for task in tasks:
+            task.started = time.monotonic()  # a long poll that waits costs nothing
+        for file in self._inbox.collect():
+            tasks.extend(self._tasks_of(file))
         run(self._context, tasks)
         for task in tasks:
             self._conclude(task)
-        for queue in rung:
-            self._bells.ring(queue)
+        for queue in changed:
+            self._wakeup_files.wake(queue)
         if self._cleaner.clean():
-            self._post.look()
-        return self.tally.answered - before
+            self._inbox.rescan()
+        return self.stats.answered - before
 
     def next_due(self) -> float | None:
-        """Return the seconds until something is to be done though nothing rings."""
-        if self._post.waiting:
+        """Return the seconds until `step` has something to do although `watch` reports nothing."""
+        if self._inbox.waiting:
             return 0.0
-        found = [self._cleaner.next_due(), self._post.next_due(), self._parked.next_due()]
-        if self._post.intake.inotify is None:
+        found = [self._cleaner.next_due(), self._inbox.next_due(), self._long_polls.next_due()]
+        if self._inbox.arrivals.inotify is None:
             found.append(self._folders.settings.poll_seconds)
         return min((max(0.0, due) for due in found if due is not None), default=None)
 
     def close(self) -> None:
-        """Answer what was taken, then let go of everything but the store."""
-        for task in self._parked.take_all():
+        """Answer the requests that were taken, then close everything but the store."""
+        for task in self._long_polls.take_all():
             task.result = NO_MESSAGE
             self._conclude(task)
-        self._post.send_again()
-        self._post.close()
+        self._inbox.send_again()
+        self._inbox.close()
         self.watch.close()
 
-    def allow(self, queues: frozenset[str] | None) -> None:
-        """Let the commands that name a queue name these only, from now on; None lets them name any."""
-        self._context.settings = msgspec.structs.replace(self._context.settings, queues=queues)
+    def allow(self, queues: frozenset[str] | None, new_queue: Policy = DEFAULT_POLICY) -> None:
+        """Let commands name only these queues from now on; None allows any queue, and `new_queue` is their policy."""
+        self._context.settings = msgspec.structs.replace(self._context.settings, queues=queues, new_queue=new_queue)
 
-    def hang_bell(self, queue: str) -> str:
-        """Ring for this queue from now on; return the name of its bell."""
-        self._bells.hang(queue)
+    def register_wakeup(self, queue: str) -> str:
+        """Wake the clients that watch this queue from now on; return the name of its wake-up file."""
+        self._wakeup_files.register(queue)
         self.watch.add(self._context.store, queue)
         return queue
 
-    # Below the surface
-
-    def _open(self, letter: Letter) -> Iterable[_Task]:
-        for index, found in enumerate(letter.requests):
+    def _tasks_of(self, file: ClaimedFile) -> Iterable[_Task]:
+        for index, found in enumerate(file.requests):
             if isinstance(found, Problem):
-                self._tell(found.command, found.error, 0.0)
-                letter.answer(index, refusal_of(found.id, found.error))
+                self._count(found.command, found.error, 0.0)
+                file.answer(index, refusal_of(found.id, found.error))
                 continue
             command = _COMMANDS.get(found.command)
             if command is not None:
-                yield _Task(found, command, letter, index)
+                yield _Task(found, command, file, index)
             else:
                 unknown = Refused(Code.UNKNOWN_COMMAND, f"no command {found.command!r:.80}", kind="InvalidRequest")
-                self._tell("", unknown, 0.0)
-                letter.answer(index, refusal_of(found.id, unknown))
-        if letter.open == 0:
-            self._post.send(letter)
+                self._count("", unknown, 0.0)
+                file.answer(index, refusal_of(found.id, unknown))
+        if file.open == 0:
+            self._inbox.send(file)
 
     def _conclude(self, task: _Task) -> None:
-        if isinstance(task.result, Later) and self._park(task, task.result):
+        if isinstance(task.result, Later) and self._keep_waiting(task, task.result):
             return
-        letter, result = task.letter, task.result
+        file, result = task.file, task.result
         error = result if isinstance(result, PabalError) else None
         if error is None:
-            letter.answer(task.index, answer_of(task.request.id, result))
+            file.answer(task.index, answer_of(task.request.id, result))
         else:
-            letter.answer(task.index, refusal_of(task.request.id, error))
+            file.answer(task.index, refusal_of(task.request.id, error))
         if isinstance(error, StoreFailed | Uncertain):
             self.broken = error
-        self._tell(task.request.command, error, time.monotonic() - task.started)
-        if letter.open == 0:
-            self._post.send(letter)
+        self._count(task.request.command, error, time.monotonic() - task.started)
+        if file.open == 0:
+            self._inbox.send(file)
 
-    def _park(self, task: _Task, later: Later) -> bool:
-        """Keep a task for later; False if its time is over, and then its result is nothing."""
+    def _keep_waiting(self, task: _Task, later: Later) -> bool:
+        """Keep a long poll; return False if its time is over or a message came, and then its result is set."""
         now = self._clock.boot()
         if task.until == float("inf"):
             task.queue = later.queue
             deadline = task.request.deadline
             task.until = min(later.until, now + deadline - self._clock.now()) if deadline else later.until
             if self.watch.add(self._context.store, later.queue):
-                # Heard from now on: look once more for what came before.
+                # The queue is watched from now on: check once more for a message that came before.
                 run(self._context, [task])
                 if not isinstance(task.result, Later):
                     return False
         if task.until <= now:
-            task.result = NO_MESSAGE
+            task.result = later.empty
             return False
-        self._parked.add(task)
+        self._long_polls.add(task)
         return True
 
-    def _tell(self, command: str, error: PabalError | None, seconds: float) -> None:
+    def _count(self, command: str, error: PabalError | None, seconds: float) -> None:
         code = "" if error is None else str(error.code if isinstance(error, Refused) else code_of(error))
         known = command if command in _COMMANDS else "unknown"
+        if isinstance(error, SenderMismatch):
+            log.warning("sender refused: %(command)s: %(reason)s", {"command": known, "reason": str(error)})
         answered = Answered(known, code, seconds)
-        self.tally.add(answered)
+        self.stats.add(answered)
         self._observe(answered)

@@ -1,1 +1,1 @@
-"""The manager: one process that owns a data root, serves its mailbox and keeps its queues moving."""
+"""The manager: one process that owns a data root, serves its mailbox and sweeps its queues."""

@@ -1,123 +1,103 @@
-"""Counts what passes through the manager: messages by queue and outcome, and how long requests took.
+"""The manager's own figures: the durations of its requests, and what happened in each queue lately.
 
-What a library does at the store directly passes nobody by: of that only what the store itself can tell is known, the
-numbers by state and the age of the oldest.
+The counts themselves are kept by the store. The manager looks at them from time to time and compares.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import Any
+from bisect import bisect_left
+from collections import deque
+from typing import Any, NamedTuple
 
 from pabal.clock import Clock
-from pabal.mailbox.settings import Answered
-from pabal.manager.measures import Histogram, Rate
-from pabal.store import Dead, Done, FailureCode, Lease, Outcome, Receipt, Retry, Settlement
+from pabal.mailbox.stats import Answered
+from pabal.queues.metrics import histogram_document
+from pabal.store import DURATIONS, Counters
 
 MINUTE, HOUR = 60.0, 3600.0
-_MOST_LEASES = 100_000
-_RAN_OUT = frozenset({FailureCode.LEASE_EXPIRED, FailureCode.EXPIRED})
+_APART = 15.0  # seconds between two looks that are kept
 
 
-class QueueMetrics:
-    """What happened to the messages of one queue."""
+class Look(NamedTuple):
+    """The counts of a queue at one moment."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()  # published, leased, done, retried, dead, dropped, lost
-        self.expired: Counter[str] = Counter()  # by LEASE_EXPIRED and EXPIRED
-        self.dead: dict[str, tuple[int, Rate]] = {}  # by reason: in all, and in the last hour
-        self.into, self.out, self.failed = Rate(MINUTE), Rate(MINUTE), Rate(MINUTE)
-        self.waiting, self.working = Histogram(), Histogram()
+    at: float
+    counters: Counters
 
-    def died(self, code: str, now: float) -> None:
-        total, hourly = self.dead.get(code) or (0, Rate(HOUR))
-        hourly.add(1, now)
-        self.dead[code] = (total + 1, hourly)
+    @property
+    def failed(self) -> int:
+        return self.counters.retried + self.counters.dropped + sum(self.counters.dead.values())
 
 
 class Metrics:
-    """All counts of one manager since its start."""
+    """The figures of one manager since its start."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.started = clock.boot()
-        self.queues: dict[str, QueueMetrics] = defaultdict(QueueMetrics)
         self.requests = Histogram()
-        self._leased: dict[Receipt, float] = {}
+        self._looks: dict[str, deque[Look]] = {}
+        self.looked = False  # at all queues once: a queue that is new after that began with nothing
 
     @property
     def uptime(self) -> float:
         return self._clock.boot() - self.started
 
     def answered(self, request: Answered) -> None:
-        """Take note of how long a request took; what it did to messages is seen where it is done."""
+        """Record the duration of a request."""
         self.requests.add(request.seconds)
 
-    def published(self, queue: str, count: int) -> None:
-        found = self.queues[queue]
-        found.counts["published"] += count
-        found.into.add(count, self._clock.boot())
+    def look(self, queue: str, counters: Counters) -> None:
+        """Remember the counts of a queue, to compare with later ones."""
+        now = self._clock.boot()
+        looks = self._looks.get(queue)
+        if looks is None:
+            looks = self._looks[queue] = deque([Look(self.started, Counters())] if self.looked else [])
+        if not looks or now - looks[-1].at >= _APART:
+            looks.append(Look(now, counters))
+        while len(looks) > 1 and now - looks[1].at >= HOUR:
+            looks.popleft()
 
-    def leased(self, leases: Sequence[Lease]) -> None:
-        now, boot = self._clock.now(), self._clock.boot()
-        if len(self._leased) + len(leases) > _MOST_LEASES:
-            self._leased.clear()  # of leases whose holders never came back
-        for lease in leases:
-            if lease.receipt in self._leased:
-                continue  # the same token asked again and got the same
-            found = self.queues[lease.receipt.queue]
-            found.counts["leased"] += 1
-            found.waiting.add(max(0.0, now - lease.due_at))
-            self._leased[lease.receipt] = boot
-
-    def settled(self, settlement: Settlement, outcome: Outcome) -> None:
-        if outcome is Outcome.REPEATED:
-            return
-        receipt, verdict = settlement
-        if outcome is Outcome.LOST:
-            if receipt.queue in self.queues:  # a forged receipt may name any queue
-                self.queues[receipt.queue].counts["lost"] += 1
-            return
-        found, now = self.queues[receipt.queue], self._clock.boot()
-        began = self._leased.pop(receipt, None)
-        if began is not None:
-            found.working.add(now - began)
-        failure = verdict.failure
-        if failure is not None:
-            found.failed.add(1, now)
-            for code in _RAN_OUT:
-                if failure.code == code or f": {code}" in failure.reason:
-                    found.expired[code] += 1
-        if isinstance(verdict, Retry):
-            found.counts["retried"] += 1
-        elif isinstance(verdict, Dead):
-            found.counts["dead"] += 1
-            found.died(verdict.failure.code, now)
-        else:
-            assert isinstance(verdict, Done)
-            found.counts["dropped" if failure else "done"] += 1
-            found.out.add(1, now)
-
-    def queue_document(self, name: str) -> dict[str, Any]:
-        """Return what passed through the manager of one queue."""
-        found, now = self.queues[name], self._clock.boot()
-        settled = found.out.count(now) + found.failed.count(now)
+    def lately(self, queue: str, counters: Counters) -> dict[str, Any]:
+        """Return what happened in the last minute, and how many messages became dead in the last hour by reason."""
+        now = self._clock.boot()
+        new, old = Look(now, counters), self._before(queue, now - MINUTE)
+        seconds = max(1.0, now - old.at)
+        acked, failed = max(0, counters.acked - old.counters.acked), new.failed - old.failed
+        dropped = counters.dropped - old.counters.dropped
+        hour_ago = self._before(queue, now - HOUR).counters.dead
         return {
-            "inPerSecond": round(found.into.per_second(now, self.started), 3),
-            "outPerSecond": round(found.out.per_second(now, self.started), 3),
-            "failureRate": round(found.failed.count(now) / settled, 3) if settled else 0.0,
-            "published": found.counts["published"],
-            "leased": found.counts["leased"],
-            "acked": found.counts["done"],
-            "retries": found.counts["retried"],
-            "expirations": {str(code): found.expired[code] for code in sorted(_RAN_OUT)},
-            "dropped": found.counts["dropped"],
-            "stale": found.counts["lost"],
+            "inPerSecond": round(max(0, counters.published - old.counters.published) / seconds, 3),
+            "outPerSecond": round(max(0, acked + dropped) / seconds, 3),
+            "failureRate": round(failed / (acked + failed), 3) if failed > 0 else 0.0,
             "deadLetters": {
-                code: {"total": total, "lastHour": int(hourly.count(now))}
-                for code, (total, hourly) in sorted(found.dead.items())
+                code: {"total": count, "lastHour": max(0, count - hour_ago.get(code, 0))}
+                for code, count in counters.dead.items()
             },
-            "secondsInQueue": found.waiting.document(),
-            "secondsInWork": found.working.document(),
         }
+
+    def _before(self, queue: str, at: float) -> Look:
+        """Return the last look that is as old as this, or the first."""
+        looks = self._looks[queue]
+        return next((look for look in reversed(looks) if look.at <= at), looks[0])
+
+
+class Histogram:
+    """A histogram of durations."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(DURATIONS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(DURATIONS, seconds)] += 1
+        self.total += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def document(self) -> dict[str, Any]:
+        return histogram_document(self.counts, self.total)

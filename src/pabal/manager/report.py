@@ -1,4 +1,4 @@
-"""What a manager says when asked how it is: its health and its metrics, as documents."""
+"""The health and the metrics of a manager, as documents."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ import msgspec
 
 from pabal.clock import Clock
 from pabal.connect import Connection
-from pabal.errors import ExtraMissing, InvalidPolicy
 from pabal.manager.config import Config
-from pabal.manager.metrics import Metrics
-from pabal.queue import Queue
-from pabal.runtime.resources import room, usage
+from pabal.manager.metrics import MINUTE, Metrics
+from pabal.queues.metrics import consumers_metrics, queue_metrics
+from pabal.runtime.resources import free_bytes, store_metrics, usage
 from pabal.store import State
-
-_LOOKED_AT = 100  # messages at the head of the line among which the oldest is sought
 
 
 class Report:
-    """Has what the answers to `health` and `metrics` say beside what the mailbox itself knows."""
+    """Makes the fields that the manager adds to the answers of `health` and `metrics`."""
 
     def __init__(self, config: Config, connection: Connection, metrics: Metrics, clock: Clock) -> None:
         self._config = config
         self._connection = connection
         self._metrics = metrics
         self._clock = clock
+        self._looked_at = float("-inf")
 
     @property
     def uptime(self) -> float:
@@ -38,8 +36,7 @@ class Report:
         return self._metrics.requests.count
 
     def health(self) -> dict[str, Any]:
-        """Return what an operator looks at first. That the loop runs needs no saying: nobody else could answer."""
-        disk = room(self._config.root)
+        """Return the facts that an operator needs first. The answer itself shows that the loop runs."""
         return {
             "nodeId": self._config.node_id,
             "version": version("pabal"),
@@ -48,48 +45,38 @@ class Report:
             "backend": self._config.backend,
             "root": str(self._config.root),
             "mode": "one-uid" if self._config.clients is None else "per-uid",
-            "freeBytes": disk.free_bytes,
+            "freeBytes": free_bytes(self._config.root),
             "store": dict(self._connection.store.facts()),
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Return all numbers."""
-        queues = {
-            name: {**found.pop("states"), **found, **self._metrics.queue_document(name)}
-            for name, found in self.queues().items()
-        }
-        return {
-            "nodeId": self._config.node_id,
-            "requestSeconds": self._metrics.requests.document(),
-            "queues": queues,
-            "process": self._process(),
-        }
-
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """Return what the store says of each queue."""
-        found = {}
+        """Return all metrics."""
+        now, queues = self._clock.now(), {}
         for name in self._connection.queues():
             queue = self._connection.queue(name)
-            counts = queue.counts()
-            head = queue.browse(State.READY, limit=_LOOKED_AT)
-            oldest = min((entry.due_at for entry in head), default=None)
-            found[name] = {
-                "states": {str(state): counts.get(state, 0) for state in State},
-                "oldestReadySeconds": None if oldest is None else max(0.0, round(self._clock.now() - oldest, 3)),
-                "paused": _paused(queue),
-            }
-        return found
+            counters = self._connection.store.counters(name)
+            self._metrics.look(name, counters)
+            queues[name] = {**queue_metrics(queue, counters, now), **self._metrics.lately(name, counters)}
+        process = usage()
+        return {
+            "nodeId": self._config.node_id,
+            "uptimeMs": round(self._metrics.uptime * 1000),
+            "requestSeconds": self._metrics.requests.document(),
+            "queues": queues,
+            "consumers": consumers_metrics(self._connection.store, now),
+            "store": store_metrics(self._connection.store),
+            "process": process and {k: v for k, v in msgspec.to_builtins(process).items() if k != "uptimeSeconds"},
+        }
 
-    def _process(self) -> dict[str, Any] | None:
-        try:
-            found = usage()
-        except ExtraMissing:
-            return None
-        return None if found is None else msgspec.to_builtins(found)
+    def look(self) -> None:
+        """Remember the counts of all queues, once a minute, for what happened lately."""
+        now = self._clock.boot()
+        if now - self._looked_at >= MINUTE:
+            self._looked_at = now
+            for name in self._connection.queues():
+                self._metrics.look(name, self._connection.store.counters(name))
+            self._metrics.looked = True
 
-
-def _paused(queue: Queue) -> bool:
-    try:
-        return queue.policy.paused
-    except InvalidPolicy:
-        return False  # the sweeps tell of it; all other numbers are as good as ever
+    def queues(self) -> dict[str, dict[State, int]]:
+        """Return the number of messages in each state of each queue."""
+        return {name: self._connection.queue(name).counts() for name in self._connection.queues()}

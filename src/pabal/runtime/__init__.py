@@ -1,1 +1,1 @@
-"""Loops that are woken, children that die with their parent, restarts with patience: what every service stands on."""
+"""What every service uses: the service loop, child processes, restarts, locks, heartbeats and state files."""

@@ -1,6 +1,6 @@
 """The heartbeat: a file in which a loop counts the passes it has finished.
 
-Nobody else beats for it. So a loop that hangs stops counting, and whoever reads the file sees it hang, though its
+Only the loop itself writes it. A loop that hangs stops counting, so a reader of the file sees it hang although its
 process lives and its threads run.
 """
 
@@ -14,13 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from pabal.clock import Clock
+from pabal.runtime.state_file import write_reading
 
 BEAT = 1.0  # seconds between writes at most
-PATIENCE = 30.0  # seconds without a finished pass after which a loop is taken to hang
+PATIENCE = 30.0  # seconds without a finished pass after which a loop counts as hung
 
 
 class Beat(msgspec.Struct, frozen=True, rename="camel"):
-    """What the file says: who beats, since when, how many passes are done and when the last one was."""
+    """The content of the file: the loop, its start, how many passes are finished and when the last one was."""
 
     name: str
     pid: int
@@ -31,7 +32,7 @@ class Beat(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Pulse(NamedTuple):
-    """What a reader makes of it: `ok`, `hung` or `gone`, and how long ago the last pass was finished."""
+    """The state of a loop: `ok`, `hung` or `gone`, and the seconds since its last finished pass."""
 
     state: str
     silent: float
@@ -43,7 +44,6 @@ class Heartbeat:
 
     def __init__(self, path: Path, name: str, clock: Clock) -> None:
         self._path = path
-        self._draft = path.with_name(f".{path.name}.tmp")
         self._clock = clock
         self._name = name
         self._started = clock.boot()
@@ -51,7 +51,7 @@ class Heartbeat:
         self._passes = 0
 
     def passed(self) -> None:
-        """Count a finished pass; it is written down at most once a second."""
+        """Count a finished pass; the file is written at most once a second."""
         self._passes += 1
         now = self._clock.boot()
         if now - self._written >= BEAT:
@@ -59,23 +59,20 @@ class Heartbeat:
             self._write(now)
 
     def end(self) -> None:
-        """Say that the loop ended on purpose, by removing the file."""
+        """Remove the file: the loop ended on purpose."""
         with suppress(OSError):
             self._path.unlink()
 
     def _write(self, now: float) -> None:
         beat = Beat(self._name, os.getpid(), self._clock.boot_id, self._started, now, self._passes)
-        # Not synced: after a power cut there is no loop left for it to speak of. A full disk must not stop the loop.
-        with suppress(OSError):
-            self._draft.write_bytes(msgspec.json.encode(beat))
-            self._draft.rename(self._path)
+        write_reading(self._path, msgspec.json.encode(beat))
 
 
 def read_pulse(path: Path, clock: Clock, patience: float = PATIENCE) -> Pulse:
-    """Say how the loop is whose heartbeat lies here."""
+    """Read the state of a loop from its heartbeat."""
     try:
         beat = msgspec.json.decode(path.read_bytes(), type=Beat)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return Pulse("gone", float("inf"))
     if beat.boot_id != clock.boot_id or not _alive(beat.pid):
         return Pulse("gone", float("inf"), beat)
@@ -86,7 +83,7 @@ def read_pulse(path: Path, clock: Clock, patience: float = PATIENCE) -> Pulse:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # the latter for a number that no process can have
         return False
     except PermissionError:
         return True

@@ -1,7 +1,7 @@
-"""Child processes that cannot outlive their parent, cannot see its files and cannot be told what to run by a message.
+"""Child processes that cannot outlive their parent and inherit nothing that is not named.
 
-A child has a process group of its own, so that what it started is ended with it; the kernel kills it when the thread
-that started it ends; it inherits no descriptors but the three that it is given and only the variables that are named.
+A child has a process group of its own, so that the processes it started end with it. The kernel kills it when the
+thread that started it ends. It inherits only the three descriptors that it is given and the variables that are named.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIMITS = {"cpu": resource.RLIMIT_CPU, "memory": resource.RLIMIT_AS, "files": re
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What to run: from the operator's configuration, never from a message."""
+    """What to run. It comes from the operator's configuration, never from a message."""
 
     argv: tuple[str, ...]
     cwd: Path = Path("/")
@@ -46,7 +46,7 @@ class Command:
 
 
 class Child:
-    """A running command. Start it in a thread that lives as long as the child may: the kernel ends them together."""
+    """A running command. Start it in a thread that outlives it: the kernel kills the child when the thread ends."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Child:
         return self.process.pid
 
     def status(self) -> int | None:
-        """Return how it ended, a signal as a negative number; None while it runs."""
+        """Return its exit status, a signal as a negative number; None while it runs."""
         return self.wait(0.0)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for its end; None if it still runs after `timeout` seconds. What it left in its group is killed."""
+        """Wait for its end; None if it still runs after `timeout` seconds. The rest of its group is killed."""
         if self.process.returncode is None:
             ended = select.poll()
             ended.register(self.fd, select.POLLIN)
@@ -92,36 +92,40 @@ class Child:
         return self._reap()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child and all that it started."""
+        """Send a signal to the child and the processes that it started."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def stop(self, grace: float = GRACE) -> int:
-        """Ask it to end, wait for `grace` seconds, then kill it and what it started."""
+        """Send SIGTERM, wait for `grace` seconds, then kill the whole group."""
         self.signal(signal.SIGTERM)
         status = self.wait(grace)
         return self._reap() if status is None else status
 
+    def kill(self) -> int:
+        """Kill the whole group at once, if it still runs; return the exit status."""
+        return self._reap()
+
     def close(self) -> None:
-        """Give up the descriptor of an ended child."""
+        """Close the descriptor of an ended child."""
         os.close(self.fd)
 
     def _reap(self) -> int:
-        # In this order: once it is reaped, its number may be given to a stranger's group.
+        # In this order: once the child is reaped, another group may get its number.
         self.signal(signal.SIGKILL)
         return self.process.wait()
 
 
 def _preparation(command: Command) -> Callable[[], None]:
-    """Return what runs in the child between fork and exec. All it needs is made here: there it must not allocate."""
+    """Return the function that runs in the child between fork and exec. It must not allocate, so all is made here."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent, kill, death = os.getpid(), ctypes.c_ulong(signal.SIGKILL), ctypes.c_int(_PR_SET_PDEATHSIG)
     limits = [(number, most) for name, number in _LIMITS.items() if (most := getattr(command, name))]
 
     def prepare() -> None:
         prctl(death, kill)
-        if os.getppid() != parent:  # it died in between: nobody would ever end us
+        if os.getppid() != parent:  # the parent died in between: nobody would ever end this child
             os._exit(1)
         for number, most in limits:
             resource.setrlimit(number, (most, most))

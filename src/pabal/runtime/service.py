@@ -1,7 +1,7 @@
-"""The service loop: does what is due, then sleeps until something rings or the next thing is due.
+"""The service loop: runs its tasks, then sleeps until something wakes it or the next task is due.
 
-It never polls faster than its tasks ask for, and it never sleeps longer than a heartbeat lasts: an idle loop still
-finishes a pass now and then, a hung one does not, and that is how the two are told apart.
+It never polls faster than its tasks ask for, and it never sleeps longer than a heartbeat lasts. So an idle loop still
+finishes a pass now and then, and a hung one does not.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 from types import FrameType
 from typing import Protocol
 
 from pabal.runtime.heartbeat import Heartbeat
 from pabal.store import Watch
 
-LONGEST_SLEEP = 5.0  # seconds; a third of what systemd or a reader of the heartbeat would worry about
+LONGEST_SLEEP = 5.0  # seconds; well below the limits of systemd and of readers of the heartbeat
 
 
 class Task(Protocol):
-    """Something a service does again and again."""
+    """Something that a service does again and again."""
 
     def step(self) -> object:
-        """Do what is there to be done, and return soon."""
+        """Do the work that is due, and return soon."""
         ...
 
     def next_due(self) -> float | None:
-        """Return the seconds until `step` has something to do even if nothing rings; None if never."""
+        """Return the seconds until `step` has work even if nothing wakes the loop; None if never."""
         ...
 
 
@@ -49,7 +50,7 @@ class Service:
         self._asked: list[signal.Signals] = []
 
     def run(self) -> None:
-        """Work until `stop`. A pass that was begun is finished."""
+        """Run until `stop`. The current pass is finished."""
         while not self.stopping:
             self._answer()
             for task in self._tasks:
@@ -63,13 +64,16 @@ class Service:
             self._heartbeat.end()
 
     def stop(self) -> None:
-        """End `run` after the pass that is going on. For signal handlers and other threads too."""
+        """End `run` after the current pass. Signal handlers and other threads may call it."""
         self.stopping = True
         self._watch.wake()
 
     @contextmanager
     def on_signals(self, calls: dict[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT; run `calls` for the others, between two passes, never inside one."""
+        """Stop on SIGTERM and SIGINT; run `calls` for the other signals, between two passes and never inside one.
+
+        In another thread than the main one nothing is heard: there whoever hears signals calls `stop`.
+        """
         self._calls = calls
 
         def ask(number: int, frame: FrameType | None) -> None:
@@ -79,7 +83,8 @@ class Service:
                 self._asked.append(signal.Signals(number))
             self._watch.wake()
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, *calls)}
+        heard = (signal.SIGTERM, signal.SIGINT, *calls) if current_thread() is main_thread() else ()
+        before = {number: signal.signal(number, ask) for number in heard}
         try:
             yield
         finally:

@@ -1,14 +1,25 @@
-"""A watch over file descriptors: a loop sleeps on it until one is readable or somebody wakes it."""
+"""A watch over file descriptors: a loop sleeps on it until one is readable or another thread wakes it."""
 
 from __future__ import annotations
 
 import select
+from typing import Protocol, runtime_checkable
 
+from pabal.store import Watch
 from pabal.watch import Waker
 
 
+@runtime_checkable
+class PollableWatch(Watch, Protocol):
+    """A watch for loops that wait on many things."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `wait` might not sleep."""
+        ...
+
+
 class FdWatch:
-    """A `pabal.store.Watch` over any number of descriptors, which come and go. Only its own thread may add or wait."""
+    """A `pabal.store.Watch` over descriptors, which may be added and removed. Only its own thread may add or wait."""
 
     def __init__(self) -> None:
         self._waker = Waker()

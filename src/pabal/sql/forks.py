@@ -1,4 +1,4 @@
-"""Forks: an object that must not live through one is told before and after, for as long as it is there."""
+"""Calls methods of registered objects before and after every fork, for as long as the objects exist."""
 
 import os
 import threading
@@ -16,31 +16,31 @@ class Forked(Protocol):
 
 _known: "list[weakref.ref[Forked]]" = []
 _forking = threading.Lock()  # held from before a fork until after it: one at a time
-_told: list[Forked] = []  # who was told before it, to be told after it
+_called: list[Forked] = []  # called before the fork, to be called after it
 
 
-def survive_fork(whom: Forked) -> None:
-    """Call the three methods of this object around every fork; it is not kept alive for it."""
-    _known.append(weakref.ref(whom, _known.remove))
+def survive_fork(object: Forked) -> None:
+    """Call the three methods of this object around every fork. The registration does not keep it alive."""
+    _known.append(weakref.ref(object, _known.remove))
 
 
 def _before() -> None:
     _forking.acquire()
     for reference in reversed(_known.copy()):
-        if (whom := reference()) is not None:
-            _told.append(whom)
-            whom.before_fork()
+        if (object := reference()) is not None:
+            _called.append(object)
+            object.before_fork()
 
 
 def _after_in_parent() -> None:
-    while _told:
-        _told.pop().after_fork_in_parent()
+    while _called:
+        _called.pop().after_fork_in_parent()
     _forking.release()
 
 
 def _after_in_child() -> None:
-    while _told:
-        _told.pop().after_fork_in_child()
+    while _called:
+        _called.pop().after_fork_in_child()
     _forking.release()
 
 

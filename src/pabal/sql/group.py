@@ -1,7 +1,8 @@
-"""Group commit: callers that come at once share one commit; a caller alone works in its own thread.
+"""Group commit: callers that write at the same time share one commit; a lone caller commits in its own thread.
 
-Exactly one thread leads at a time. Who finishes hands the lead to the first of those who came meanwhile, and that one
-takes everybody waiting into its commit: nobody leads twice for one call, and no thread is kept only for writing.
+Exactly one thread leads at a time. When it has finished, it hands the lead to the first caller that arrived in the
+meantime, and that caller takes all waiting jobs into its commit. No caller leads twice for one call, and no thread is
+kept only for writing.
 """
 
 from __future__ import annotations
@@ -10,25 +11,24 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from pabal.errors import Uncertain
 
 
-class Job:
-    """One caller's work on its way through a commit: what to do, and what became of it."""
+class Job(msgspec.Struct, eq=False):
+    """The work of one caller and its outcome: a result or an error."""
 
-    __slots__ = ("durable", "error", "essential", "result", "turn", "work")
-
-    def __init__(self, work: Callable[..., Any], durable: bool, essential: bool) -> None:
-        self.work = work
-        self.durable = durable
-        self.essential = essential
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.turn: threading.Lock | None = None  # released when this job leads or is done
+    work: Callable[..., Any]
+    durable: bool
+    essential: bool
+    result: Any = None
+    error: BaseException | None = None
+    turn: threading.Lock | None = None  # released when this job leads or is done
 
 
 class Group:
-    """Runs `commit` with the jobs of all who came at once. `commit` leaves a result or an error in each job."""
+    """Runs `commit` with the jobs of all concurrent callers. `commit` leaves a result or an error in each job."""
 
     def __init__(self, commit: Callable[[list[Job]], None]) -> None:
         self._commit = commit
@@ -37,10 +37,14 @@ class Group:
         self._batch: list[Job] = []
         self._waiting: list[Job] = []
 
-    def run(self, job: Job) -> Any:
-        """Return what the job's work returned, once it is committed; raise what it raised."""
-        # A caller alone passes straight through here: a step more costs it several times its weight, since every sync
-        # leaves the processor's caches cold.
+    def write(self, work: Callable[..., Any], *, durable: bool, essential: bool = False) -> Any:
+        """Run the work in a transaction and return its result once it is committed, synced if `durable`.
+
+        Raises the error of the work. Essential work may use up the ballast when the disk is full.
+        """
+        # A lone caller passes straight through here. One more step would cost it several times as much as it seems,
+        # since every sync leaves the processor's caches cold.
+        job = Job(work, durable, essential)
         try:
             with self._mutex:
                 if self._leader is None:
@@ -52,7 +56,8 @@ class Group:
             if self._leader is job:
                 self._commit(self._batch)
         except BaseException as exc:
-            # A signal handler raised in this thread: the others must not wait for ever, nor hear more than is known.
+            # A signal handler raised in this thread. The other callers must not wait for ever, and their outcome is
+            # unknown.
             if self._leader is job:
                 for other in self._batch:
                     other.error = other.error or Uncertain(f"the commit was interrupted by {type(exc).__name__}")
@@ -66,7 +71,7 @@ class Group:
                         self._leave(job)
             except BaseException:
                 with self._mutex:
-                    self._leave(job)  # interrupted in its turn: whoever keeps the lead keeps everybody out
+                    self._leave(job)  # interrupted again: a lead that is never handed on would block every caller
                 raise
         if job.error is not None:
             raise job.error
@@ -88,20 +93,20 @@ class Group:
         self._batch, self._waiting = self._waiting, []
         self._leader = leader = self._batch[0] if self._batch else None
         if leader is not None:
-            # As _wake does, and without a call of it: a signal handler that raised there would leave them all asleep.
+            # The same as _wake, without a call: if a signal handler raised inside a call, all callers would sleep on.
             turn, leader.turn = leader.turn, None
             if turn is not None:
                 turn.release()
 
 
 def fail(jobs: list[Job], error: BaseException) -> None:
-    """Let every one of these callers hear of the error."""
+    """Give each of these callers the error."""
     for job in jobs:
         job.error = _copy(error) if len(jobs) > 1 else error
 
 
 def _copy(error: BaseException) -> BaseException:
-    # Each caller raises its own: a traceback belongs to one thread.
+    # Each caller raises its own copy: a traceback belongs to one thread.
     twin = type(error)(*error.args)
     twin.__cause__ = error.__cause__
     return twin

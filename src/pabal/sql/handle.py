@@ -1,7 +1,7 @@
-"""A database that goes on after an error: one that was given up is opened anew by the next call.
+"""A database that survives errors: the next call replaces a broken handle by a new one.
 
-Nothing more is read or written with what was given up. This is for those whose memory is in the file too, and fenced
-there: a store of queues is given up with its database, since its promises are those of one handle.
+The broken handle is never used again. This is for users that keep their state in the file and fence it there. A store
+of queues is not one of them: it fails together with its database, because its promises are those of one handle.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from pabal.errors import StoreClosed, StoreFailed
 from pabal.sql.connection import Connection
+from pabal.sql.disk_reserve import DiskReserve
 from pabal.sql.forks import survive_fork
-from pabal.sql.room import Room
+from pabal.sql.place import real_path
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
 
@@ -25,14 +26,11 @@ log = logging.getLogger("pabal")
 
 
 class Handle:
-    """What the Database that `open` makes of a path offers, until it is closed. The first call opens the file.
-
-    Threads may share it.
-    """
+    """A Database that reopens itself; `open` makes it from the path. The first call opens it. Threads may share it."""
 
     def __init__(self, path: Path, open: Callable[[Path], Database]) -> None:
-        self.path = path
-        self.room = Room(path)
+        self.path = path = real_path(path)
+        self.reserve = DiskReserve(path)
         self._open = open
         self._mutex = threading.Lock()
         self._closed = False
@@ -45,17 +43,17 @@ class Handle:
         try:
             return self.opened().write(work, durable=durable, essential=essential)
         except StoreClosed as exc:
-            raise self._told(exc) from exc
+            raise self._closed_error(exc) from exc
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run work that changes nothing, beside whatever is being written."""
+        """Run work that changes nothing, at the same time as other threads and processes write."""
         try:
             return self.opened().read(work)
         except StoreClosed as exc:
-            raise self._told(exc) from exc
+            raise self._closed_error(exc) from exc
 
     def opened(self) -> Database:
-        """Return the database as it is now; raise the StoreError that says why it cannot be opened."""
+        """Return a usable database; raise the StoreError that says why it cannot be opened."""
         database = self._database
         try:
             if database is not None:
@@ -63,7 +61,7 @@ class Handle:
                 return database
         except StoreFailed:
             pass
-        return self._anew(database)
+        return self._reopen(database)
 
     def close(self) -> None:
         with self._mutex:
@@ -78,22 +76,22 @@ class Handle:
         pass
 
     def after_fork_in_child(self) -> None:
-        self._mutex = threading.Lock()  # a thread that holds it in the parent is not there to give it back
+        self._mutex = threading.Lock()  # the thread that held it in the parent does not exist here
 
-    def _anew(self, given_up: Database | None) -> Database:
+    def _reopen(self, broken: Database | None) -> Database:
         with self._mutex:
             if self._closed:
                 raise StoreClosed(f"{self.path} was closed")
-            if given_up is not None and self._database is given_up:
+            if broken is not None and self._database is broken:
                 self._database = None
                 self._failed = True
-                given_up.close()
+                broken.close()
             if self._database is None:
                 self._database = self._open(self.path)
                 if self._failed:
-                    log.warning("%s was opened anew after an error", self.path)
+                    log.warning("%(place)s was opened anew after an error", {"place": str(self.path)})
             return self._database
 
-    def _told(self, exc: StoreClosed) -> StoreClosed | StoreFailed:
-        """Return what to tell of a database that another thread found broken and closed under this one."""
+    def _closed_error(self, exc: StoreClosed) -> StoreClosed | StoreFailed:
+        """Return the error to raise: another thread may have found the database broken and closed it."""
         return exc if self._closed else StoreFailed(f"{self.path} failed under another thread: repeat")

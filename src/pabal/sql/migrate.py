@@ -5,16 +5,17 @@ crash leaves the old schema or the new one, whole.
 """
 
 import re
+from collections.abc import Callable
 from importlib import resources
 from typing import Any, Protocol
 
 from pabal.errors import StoreRefused
 
-_META = "create table if not exists meta (key text primary key, value) without rowid"
+META = "create table if not exists meta (key text primary key, value) without rowid"
 
 
 class Runner(Protocol):
-    """What this module needs of a connection."""
+    """A connection that can execute statements."""
 
     def execute(self, statements: str, bindings: tuple[Any, ...] = ..., /) -> Any: ...
 
@@ -23,6 +24,7 @@ def migrate(connection: Runner, component: str, package: str) -> int:
     """Bring the component's tables to the newest version; return it. Refuse a newer one than this release knows."""
     known = steps(component, package)
     newest = max(known)
+    connection.execute(META)
     found = version(connection, component)
     if found > newest:
         raise StoreRefused(
@@ -35,6 +37,30 @@ def migrate(connection: Runner, component: str, package: str) -> int:
     return newest
 
 
+def is_current(connection: Runner, component: str, package: str) -> bool:
+    """Return whether `migrate` would change nothing. Only reads. TypeError if the version of the tables is damaged."""
+    names = {row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'")}
+    found = fact(connection, f"schema.{component}") if "meta" in names else None
+    known = steps(component, package)
+    if table_of(known[1]) in names and not (type(found) is int and found > 0):
+        raise TypeError(f"the version of the tables of {component} is {found!r}")
+    return bool(found == max(known))
+
+
+def table_of(step: str) -> str:
+    """Return the name of the first table that a migration makes."""
+    return step.partition("create table ")[2].partition(" ")[0]
+
+
+def restore_version(connection: Runner, component: str, package: str, newest: Callable[[], int]) -> None:
+    """Note the version of the tables again if it was damaged; `newest` finds it by looking at them."""
+    connection.execute(META)
+    try:
+        is_current(connection, component, package)
+    except TypeError:
+        set_fact(connection, f"schema.{component}", newest())
+
+
 def version(connection: Runner, component: str) -> int:
     """Return the component's schema version; 0 if it has none."""
     return int(fact(connection, f"schema.{component}") or 0)
@@ -42,7 +68,6 @@ def version(connection: Runner, component: str) -> int:
 
 def fact(connection: Runner, key: str) -> Any:
     """Return one value of `meta`, or None."""
-    connection.execute(_META)
     return next((row[0] for row in connection.execute("select value from meta where key = ?", (key,))), None)
 
 
@@ -52,7 +77,7 @@ def set_fact(connection: Runner, key: str, value: object) -> None:
 
 
 def steps(component: str, package: str) -> dict[int, str]:
-    """Return the SQL of each migration that lies beside a driver, by its number."""
+    """Return the SQL of each migration beside a driver, by its number."""
     name = re.compile(rf"{re.escape(component)}_(\d+)\.sql")
     found = {}
     for file in resources.files(package).iterdir():

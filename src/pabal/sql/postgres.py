@@ -1,9 +1,10 @@
-"""A PostgreSQL server that many threads and processes use: connections, what a broken one means, what errors mean.
+"""A PostgreSQL server: a pool of connections, repetition after broken ones, and errors of the server as our errors.
 
-- A statement is a transaction of its own. Cut off in the middle, it may or may not have been committed: work that can
-  be repeated is repeated on a new connection, other work raises Uncertain.
-- No call waits for ever: a server that cannot be reached is tried for `patience` seconds, an answer is awaited for
-  `answer` seconds, and both end in an error.
+- A statement is a transaction of its own. If the connection breaks, it may or may not have been committed: repeatable
+  work is repeated on a new connection, other work raises Uncertain.
+- No call waits for ever: it tries to reach the server for `patience` seconds and waits for an answer for `answer`
+  seconds; then it raises.
+- However many threads there are, they share `CONNECTIONS` connections, and those not used for a while are closed.
 - No connection is used in two processes: a forked child starts with none.
 """
 
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
-import psycopg  # after links, which says what to install where it is missing
+import psycopg  # after postgres_link, which names the extra to install
 
 from pabal.errors import (
     InvalidInput,
@@ -29,25 +30,27 @@ from pabal.errors import (
     Uncertain,
 )
 from pabal.sql.forks import survive_fork
-from pabal.sql.links import ANSWER_SECONDS, Link, Rule, Unreached, connect, hang_up, place_of, rule_of, told
+from pabal.sql.postgres_link import ANSWER_SECONDS, Link, Rule, Unreached, connect, hang_up, one_line, place_of, rule_of
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0
-CONNECTIONS = 16  # most connections that are kept open while nobody uses them
+CONNECTIONS = 16
+IDLE_SECONDS = 30.0
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-# What was sent over a link that broke may still be under way: end it, and wait until it has.
+# A statement sent over a broken connection may still run: end it, and wait until it has ended.
 _END = """
 select pg_terminate_backend(pid, 5000) from pg_stat_activity
 where pid = %s and backend_start = %s::timestamptz and usename = current_user"""
-_GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "25P03"})
+_GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
+_CONNECTION = "08"  # class: PgBouncer says 08P01 when its connection to the server breaks
 _REPEAT = frozenset({"40001", "40P01", "55P03"})
-_VALUES = frozenset({"22", "23", "54", "P0"})  # classes: data, constraints, limits, what a trigger refuses
+_VALUES = frozenset({"22", "23", "54", "P0"})  # classes: data, constraints, limits, errors of triggers
 _TEXT = frozenset({"22021", "22P05"})
 
 
 class Server:
-    """A database of a server, as one process uses it. Threads may share it."""
+    """The connections of one process to a database. Threads may share it."""
 
     def __init__(self, url: str, *, patience: float = PATIENCE_SECONDS, answer: float = ANSWER_SECONDS) -> None:
         self._url = url
@@ -60,12 +63,13 @@ class Server:
 
     def _fresh(self) -> None:
         self._mutex = threading.Lock()
-        self._idle: list[Link] = []
+        self._slots = threading.Semaphore(CONNECTIONS)
+        self._idle: list[Link] = []  # the one that was used last is the last
 
     def run(self, work: Callable[[Link], T], *, repeatable: bool = True) -> T:
-        """Return what the work returned, repeated on a new connection if the old one broke and it can be.
+        """Run the work and return its result; repeat it on a new connection if the old one broke and it is repeatable.
 
-        `link.again` tells the work whether an earlier try of it may have gone through.
+        `link.again` says whether an earlier try may have been committed.
         """
         deadline = time.monotonic() + self._patience  # the first try may be the longest
         try:
@@ -74,7 +78,7 @@ class Server:
             return self._repeat(work, exc, repeatable, deadline)
 
     def read(self, work: Callable[[Link], T]) -> T:
-        """Return the answer to a question, which may be asked again."""
+        """Run work that changes nothing and return its result."""
         try:
             return self.run(work)
         except Uncertain as exc:
@@ -99,23 +103,35 @@ class Server:
         raise StoreFailed(f"{self.place}: {last}: see that the server runs and repeat") from last
 
     def _once(self, work: Callable[[Link], T], cut: _Cut | None) -> T:
+        slots = self._slots
+        if not slots.acquire(timeout=self._patience):
+            raise StoreFailed(
+                f"all {CONNECTIONS} connections to {self.place} were busy for {self._patience:g} seconds: use fewer"
+                " threads, or another store handle for some of them"
+            )
+        try:
+            return self._on_link(work, cut)
+        finally:
+            slots.release()
+
+    def _on_link(self, work: Callable[[Link], T], cut: _Cut | None) -> T:
         link = self._borrow()
         under_way = cut
         try:
             link.again = cut is not None
-            if cut is not None:
+            if cut is not None and cut.pid:
                 link.execute(_END, (cut.pid, cut.started))
             under_way = None
-            result = work(link)
+            result = _in_transaction(work, link) if link.pooled else work(link)
         except psycopg.Error as exc:
             whole = not link.closed and link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
             if whole:
                 self._give_back(link)
             else:
                 hang_up(link)
-            raise (under_way or self._meaning(exc, None if whole else (link.pid, link.started))) from exc
+            raise (under_way or self._translate(exc, None if whole else (link.pid, link.started))) from exc
         except BaseException:
-            # A signal handler raised in the middle: nobody can know where the two ends of this connection stand.
+            # A signal handler raised in the middle: the state of this connection is unknown.
             if link.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
                 self._give_back(link)
             else:
@@ -125,7 +141,7 @@ class Server:
         return result
 
     def connect(self) -> Link:
-        """Return a new connection, that is the caller's to close."""
+        """Return a new connection, which the caller closes."""
         return connect(self._url, self.place, self._answer)
 
     def require_usable(self) -> None:
@@ -147,13 +163,13 @@ class Server:
         pass
 
     def after_fork_in_child(self) -> None:
-        """Leave the connections to the parent: its server must hear nothing of the child."""
+        """Leave the connections to the parent: the child must send nothing over them."""
         links = self._idle
         self._fresh()
         self.disown(links)
 
     def disown(self, links: Iterable[Link]) -> None:
-        """Forget connections of the parent process without a word to the server."""
+        """Close connections of the parent process without sending anything."""
         for link in links:
             os.close(link.pgconn.socket)
 
@@ -166,36 +182,47 @@ class Server:
                 return self.connect()
             if not link.readable():
                 return link
-            hang_up(link)  # the server has said something that nobody asked for: that it hangs up
+            hang_up(link)  # unexpected data: the server closes the connection
 
     def _give_back(self, link: Link) -> None:
+        link.used_at = time.monotonic()
+        surplus: Link | None = link
         with self._mutex:
-            if not self._closed and len(self._idle) < CONNECTIONS:
+            if not self._closed:
                 self._idle.append(link)
-                return
-        hang_up(link)
+                is_old = link.used_at - self._idle[0].used_at > IDLE_SECONDS
+                surplus = self._idle.pop(0) if is_old else None
+        if surplus is not None:
+            hang_up(surplus)
 
-    # What errors mean
+    # Errors
 
-    def _meaning(self, exc: psycopg.Error, broken: tuple[int, str] | None) -> Exception:
+    def _translate(self, exc: psycopg.Error, broken: tuple[int, str] | None) -> Exception:
         code = exc.sqlstate or ""
         if code.startswith("PB"):
             return rule_of(exc)
-        if broken is not None and (not code or code in _GONE):
-            return _Cut(told(exc), *broken)
+        if code.startswith(_CONNECTION) or broken is not None and (not code or code in _GONE):
+            return _Cut(one_line(exc), *(broken or (0, "")))
         if code in _REPEAT:
-            return _Clash(told(exc))
+            return _Clash(one_line(exc))
         if code == "53100":
             return StoreFull(f"the disk of {self.place} has no room: free some space and repeat")
         if code in _TEXT:
-            return InvalidText(f"the database cannot hold this text: {told(exc)}")
+            return InvalidText(f"the database cannot hold this text: {one_line(exc)}")
         if code == "42501":
-            return StoreRefused(f"{self.place}: {told(exc)}: grant it or use another role")
-        return StoreFailed(f"{told(exc)} at {self.place}")
+            return StoreRefused(f"{self.place}: {one_line(exc)}: grant it or use another role")
+        return StoreFailed(f"{one_line(exc)} at {self.place}")
+
+
+def _in_transaction(work: Callable[[Link], T], link: Link) -> T:
+    """Run work through a pooler: the settings hold for this transaction only, and nothing stays in the session."""
+    with link.transaction():
+        link.set_up(local=True)
+        return work(link)
 
 
 class _Cut(Exception):
-    """The connection to this process of the server broke after something was sent."""
+    """The connection broke after something was sent; names the process of the server."""
 
     def __init__(self, reason: str, pid: int, started: str) -> None:
         super().__init__(reason)
@@ -204,11 +231,11 @@ class _Cut(Exception):
 
 
 class _Clash(Exception):
-    """The server undid it for the sake of another transaction."""
+    """The server rolled it back because of another transaction."""
 
 
 def refused_values(exc: BaseException) -> bool:
-    """Say whether the server, while it works as it should, will not take what a statement brought."""
+    """Return whether a sound server refused the values of a statement."""
     cause = exc.__cause__
     if not isinstance(exc, StoreFailed) or not isinstance(cause, psycopg.Error):
         return False
@@ -217,7 +244,7 @@ def refused_values(exc: BaseException) -> bool:
 
 @contextmanager
 def within(connection: Any, broken_rule: Callable[[Rule], Exception]) -> Iterator[Any]:
-    """Work inside the application's own transaction: if it fails, this part alone is undone."""
+    """Work inside a transaction of the application: if it fails, only this part is rolled back."""
     if not isinstance(connection, psycopg.Connection):
         raise StoreRefused(f"a psycopg connection is needed; found {type(connection).__name__}")
     try:
@@ -227,11 +254,11 @@ def within(connection: Any, broken_rule: Callable[[Rule], Exception]) -> Iterato
     except psycopg.Error as exc:
         if (exc.sqlstate or "").startswith("PB"):
             raise broken_rule(rule_of(exc)) from exc
-        raise StoreFailed(f"{told(exc)} in the application's transaction") from exc
+        raise StoreFailed(f"{one_line(exc)} in the application's transaction") from exc
 
 
 def _require_transaction(connection: psycopg.Connection[Any]) -> None:
-    """See that the block to come is a part of the application's transaction, and not one of its own."""
+    """Make sure that a transaction of the application is open, so that the block becomes a part of it."""
     if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         if connection.autocommit:
             raise InvalidInput("no transaction is open on this connection: begin one, and commit it afterwards")

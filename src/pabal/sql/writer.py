@@ -1,60 +1,112 @@
-"""The connection that writes: runs the jobs of one commit in one transaction, and brings it to the disk."""
+"""The writing connection of a SQLite file: runs the jobs of one commit in one transaction and syncs it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pabal.durable import sync_data
 from pabal.errors import Uncertain
-from pabal.sql.connection import Connection, SqliteError, own_fault, roll_back, undone
+from pabal.sql.connection import Connection, SqliteError, damaged_index, own_fault, roll_back, undone
 from pabal.sql.group import Job
 
-_PATIENCE = 1000  # milliseconds, for others who write
+_BUSY_MS = 1000  # how long a broken handle waits for other writers before it rewrites the WAL
 _CHUNK = 1 << 20  # bytes of the WAL at a time
+_ROWS = 20  # rows inserted or updated by one statement
 
 
 class Transaction:
-    """What a caller's work sees of the commit it is part of. `rings` names what the commit made ready.
+    """The commit as one caller's work sees it.
 
-    `run` answers with one cursor that all statements share: its rows are fetched before the next one runs.
+    `run` executes a statement and returns a cursor that all statements share: fetch its rows before the next one runs.
+    `many` executes a statement for each of many rows of values. `changes` returns how many rows the last statement
+    changed. `wakeups` collects the names to wake after the commit, each with its number.
     """
 
-    __slots__ = ("_changes", "connection", "many", "rings", "run")
+    __slots__ = ("changes", "connection", "many", "run", "wakeups")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.run: Callable[..., Any] = connection.cursor().execute
         self.many: Callable[..., Any] = connection.executemany
-        self.rings: dict[str, int] = {}
-        self._changes = connection.changes
+        self.changes: Callable[[], int] = connection.changes
+        self.wakeups: dict[str, int] = {}
 
     def change(self, statement: str, bindings: tuple[Any, ...]) -> int:
         """Run an update or delete; return how many rows it changed."""
         self.run(statement, bindings)
-        return self._changes()
+        return self.changes()
+
+    def change_each(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run an update or delete for each of these rows of values; raise StoreFailed if one changes no row.
+
+        Then an index led to a row that is not as the index says. Without the error it would be found again for ever.
+        """
+        before = self.connection.total_changes()
+        self.many(statement, rows)
+        if self.connection.total_changes() - before != len(rows):
+            raise damaged_index(self.connection)
+
+
+class Insert:
+    """An insert into some columns of a table: `one` is the statement for a single row.
+
+    Many rows go twenty to a statement, which then searches each index once for all of them.
+    """
+
+    def __init__(self, table: str, columns: str) -> None:
+        self._width = columns.count(",") + 1
+        row = f"({', '.join('?' * self._width)})"
+        self.one = f"insert into {table} ({columns}) values {row}"
+        self._many = f"{self.one}{f', {row}' * (_ROWS - 1)}"
+
+    def run(self, tx: Transaction, values: list[Any]) -> None:
+        """Store any number of rows, whose values stand one after the other."""
+        start, wide = 0, self._width * _ROWS
+        while len(values) - start >= wide:
+            tx.run(self._many, values[start : (start := start + wide)])
+        while start < len(values):
+            tx.run(self.one, values[start : (start := start + self._width)])
+
+
+class Update:
+    """An update of the rows with certain keys. `statement` ends with the name of the column; many go to a statement."""
+
+    def __init__(self, statement: str) -> None:
+        self.one = f"{statement} = ?"
+        self.many = f"{statement} in ({', '.join('?' * _ROWS)})"
+
+    def run(self, tx: Transaction, values: tuple[Any, ...], keys: Sequence[Any]) -> int:
+        """Update the rows with these keys, all with the same values; return how many rows were changed."""
+        before, start = tx.connection.total_changes(), 0
+        while len(keys) - start >= _ROWS:
+            tx.run(self.many, (*values, *keys[start : (start := start + _ROWS)]))
+        for key in keys[start:]:
+            tx.run(self.one, (*values, key))
+        return tx.connection.total_changes() - before
 
 
 class Writer:
     """One writing connection, as `connect` opens it. Used by one thread at a time.
 
-    `seen_early`: others see a commit before it is synced, which is left to `flush`; else SQLite syncs it if any of its
-    jobs was promised so.
+    With `seen_early`, other handles see a commit before it is synced, and `flush` syncs it. Without, SQLite syncs a
+    commit if any of its jobs is durable.
     """
 
     def __init__(self, connection: Connection, *, seen_early: bool) -> None:
         self.connection = connection
         self._tx = Transaction(connection)
         self._synced: bool | None = True
-        self._lost = False  # a sync failed: what the WAL holds may never reach the disk
+        self._lost = False  # a sync failed: the frames in the WAL may never reach the disk
         self._wal = -1
         if seen_early:
             self._wal = os.open(connection.filename_wal, os.O_RDWR | os.O_CLOEXEC)
 
     def commit(self, jobs: list[Job]) -> dict[str, int]:
-        """Run the jobs, leave in each what came of it, and return what the commit made ready.
+        """Run the jobs, leave the outcome in each, and return the names that the commit wakes.
 
-        An error of one job is its own. One that all share is raised and nothing was written, unless it is Uncertain.
+        An error of one job stays with that job. An error that all jobs share is raised; then nothing was written,
+        unless it is Uncertain.
         """
         tx, first, alone = self._tx, jobs[0], len(jobs) == 1
         synced = self._wal < 0 and (first.durable if alone else any(job.durable for job in jobs))
@@ -62,7 +114,7 @@ class Writer:
             self._synced = None  # a signal handler may raise before the answer is noted
             tx.run("pragma synchronous = full" if synced else "pragma synchronous = normal")
             self._synced = synced
-        tx.rings = {}
+        tx.wakeups = {}
         try:
             tx.run("begin immediate")
             if alone:
@@ -85,10 +137,10 @@ class Writer:
             raise Uncertain(
                 f"{exc} while committing to {self.connection.filename}: it may or may not have been written"
             ) from exc
-        return tx.rings
+        return tx.wakeups
 
     def flush(self) -> None:
-        """Bring all that was committed to the disk, or raise OSError: then nothing but `close` may follow."""
+        """Sync everything that was committed, or raise OSError: after that only `close` may be called."""
         if self._wal < 0:
             return
         try:
@@ -102,7 +154,7 @@ class Writer:
         roll_back(self.connection)
 
     def close(self) -> None:
-        """Let go of all files. To be called again if it was interrupted."""
+        """Close all files. Call it again if it was interrupted."""
         if self._lost:
             with suppress(SqliteError, OSError):
                 self._write_again()
@@ -117,11 +169,12 @@ class Writer:
     __del__ = close
 
     def _write_again(self) -> None:
-        """Write the WAL over itself and sync it. A failed sync has dropped pages which the kernel takes for written.
+        """Write the WAL over itself and sync it.
 
-        Else they would be a hole on the disk, and a power cut would take all that was committed behind it, by anybody.
+        A failed sync has dropped pages that the kernel takes for written. Left alone they would be a hole in the file
+        on the disk, and a power cut would take everything that any process committed behind it.
         """
-        self.connection.set_busy_timeout(_PATIENCE)
+        self.connection.set_busy_timeout(_BUSY_MS)
         try:
             self.connection.execute("begin immediate")
             start = 0
@@ -133,14 +186,15 @@ class Writer:
 
 
 def _run_apart(job: Job, tx: Transaction) -> None:
+    """Run a job inside a savepoint, so that its error undoes nothing else."""
     tx.run("savepoint job")
-    rings = dict(tx.rings)
+    wakeups = dict(tx.wakeups)
     try:
         job.result = job.work(tx)
     except Exception as exc:
         if not own_fault(exc):
             raise
         tx.run("rollback to job")
-        tx.rings = rings
+        tx.wakeups = wakeups
         job.error = exc
     tx.run("release job")

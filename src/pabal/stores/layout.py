@@ -1,6 +1,7 @@
-"""Layouts: where each state of a queue lies below the root, and how the files in it are named and written."""
+"""Layouts: the directory of each state of a queue, and how the files in it are named and encoded."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,9 +15,9 @@ from pabal.store import State
 
 
 class Layout(Protocol):
-    """What an application says about its files.
+    """How an application arranges its files.
 
-    All directories of a root are on one file system. Ready and delayed may share a directory; no others may.
+    All directories of a root are on one file system. Ready and delayed may share a directory; no other states may.
     """
 
     @property
@@ -24,43 +25,48 @@ class Layout(Protocol):
 
     @property
     def native(self) -> bool:
-        """Names carry all that orders messages. If not, names are plain and the order is read from the documents."""
+        """True if names carry the lease order. If not, names are plain and the order is read from the documents."""
         ...
 
     @property
     def mirror(self) -> bool:
-        """Documents say their state: the codec is Restatable, and names are plain, for a checksum would not last."""
+        """True if documents contain their state: the codec is Restatable, and names are plain, without checksum."""
         ...
 
     @property
     def removal_acks(self) -> bool:
-        """A file that somebody else removes while it is in flight counts as done."""
+        """True if a file in flight that another program removes counts as done."""
+        ...
+
+    @property
+    def portable(self) -> bool:
+        """True if a plain name from outside with other than letters, digits, `_`, `.` and `-` is replaced by a hash."""
         ...
 
     def directory(self, queue: str, state: State) -> str:
-        """Say where the files of a state are, relative to the root."""
+        """Return the directory of the files of a state, relative to the root."""
         ...
 
     def private(self, queue: str) -> str:
-        """Say where the store keeps what is its own (tmp, dedup, why, .lock, settings.json), relative to the root."""
+        """Return the directory of the store's own files (tmp, dedup, why, settings.json ...), relative to the root."""
         ...
 
     def queues(self, root: Path) -> list[str]:
-        """Name the queues that exist."""
+        """Return the names of the queues that exist."""
         ...
 
     def stem(self, message: Message) -> str:
-        """Choose the stem of a plain name for a message that is published here."""
+        """Return the stem of the plain name of a message that is published here."""
         ...
 
     def admits(self, name: str) -> bool:
-        """Say whether a file of this name, found among the waiting ones, is meant as a message."""
+        """Say whether a foreign file of this name, found among the waiting ones, is meant as a message."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class NativeLayout:
-    """`<queue>/<state>/`, with all that orders messages in their names. The directories may be called otherwise."""
+    """`<queue>/<state>/`, with the lease order in the names. The directories of the states may have other names."""
 
     ready: str = "ready"
     delayed: str = "delayed"
@@ -68,11 +74,12 @@ class NativeLayout:
     dead: str = "dead"
     done: str = "done"
     corrupt: str = "corrupt"
-    meta: str = ""  # below it lies what is the store's own, each queue's in a folder of its name; else with the queue
+    meta: str = ""  # the folder of the store's own files, one folder per queue in it; if empty they lie with the queue
     codec: Codec = JsonCodec()
     native: bool = True
     mirror: bool = False
     removal_acks: bool = False
+    portable: bool = False
 
     def __post_init__(self) -> None:
         names = [getattr(self, state.value) for state in State]
@@ -85,7 +92,7 @@ class NativeLayout:
 
     def directory(self, queue: str, state: State) -> str:
         if queue == self.meta:
-            raise InvalidName(f"{queue} is the folder of what is the store's own: no queue can be called so")
+            raise InvalidName(f"{queue} is the folder of the store's own files: no queue can have this name")
         return f"{queue}/{getattr(self, state.value)}"
 
     def private(self, queue: str) -> str:
@@ -93,7 +100,7 @@ class NativeLayout:
 
     def queues(self, root: Path) -> list[str]:
         entries = (entry for entry in os.scandir(root) if entry.name != self.meta)
-        return [entry.name for entry in entries if _is_queue(entry, self.ready)]
+        return [entry.name for entry in entries if _is_queue(entry, [getattr(self, state.value) for state in State])]
 
     def stem(self, message: Message) -> str:
         return message.id
@@ -103,13 +110,14 @@ class NativeLayout:
 
 
 def admits(name: str) -> bool:
-    """Leave hidden files and those that somebody is still writing alone."""
+    """Say whether a name is that of a message: not of a hidden file, nor of one that is still being written."""
     return not name.startswith(".") and not name.endswith((".tmp", ".why"))
 
 
-def _is_queue(entry: "os.DirEntry[str]", ready: str) -> bool:
+def _is_queue(entry: "os.DirEntry[str]", states: Sequence[str]) -> bool:
+    """Say whether this is a queue. One folder is enough: programs that copy trees may leave out empty ones."""
     try:
         check_name(entry.name)
     except InvalidName:
         return False
-    return entry.is_dir(follow_symlinks=False) and os.path.isdir(f"{entry.path}/{ready}")
+    return entry.is_dir(follow_symlinks=False) and any(os.path.isdir(f"{entry.path}/{state}") for state in states)

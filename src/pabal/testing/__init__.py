@@ -1,6 +1,6 @@
-"""What the authors of stores and codecs test theirs with: the conformance suites, a clock moved by hand, the checker.
+"""For tests: a clock moved by hand, `drain`, fixtures of pytest, the conformance suites of stores, the history checker.
 
-The suites need pytest and hypothesis; the clock and the checker need nothing.
+The suites need pytest and hypothesis; the others need nothing.
 """
 
 import sys
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pabal.errors import ExtraMissing
 from pabal.testing.clock import ManualClock
+from pabal.testing.drain import drain
 from pabal.testing.history import Event, History, Report, check_history, read_history
 
 if TYPE_CHECKING:
@@ -25,19 +26,20 @@ __all__ = [
     "StoreSuite",
     "TopicSuite",
     "check_history",
+    "drain",
     "read_history",
 ]
 
 _SUITES = {"CodecSuite": "codec_suite", "StoreSuite": "store_suite", "TopicSuite": "topic_suite"}
 
 if "pytest" in sys.modules:
-    # It tells what an assert compared, but only in modules that it knew of before they were imported.
+    # pytest shows the values that an assert compared only in modules registered before their import.
     _asserting = {part.name for part in iter_modules(__path__, f"{__name__}.")} - sys.modules.keys()
     sys.modules["pytest"].register_assert_rewrite(*_asserting)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a suite when it is asked for, so that the clock can be had without pytest."""
+    """Load a suite when it is first used, so that the clock works without pytest."""
     if name not in _SUITES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -45,4 +47,4 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_SUITES[name]}"), name)
     except ModuleNotFoundError as exc:
-        raise ExtraMissing(f"{name} needs {exc.name}: pip install 'pabal[testing]'") from exc
+        raise ExtraMissing(f"{name} needs {exc.name}: install Pabal with its extra 'testing' (README, Extras)") from exc

@@ -1,9 +1,9 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that stands still until a test moves it."""
 
 import time
 from typing import Final
 
-_MORNING: Final = 1000.0  # seconds since boot at the start: not 0, so that leases of "before" can be told apart
+_MORNING: Final = 1000.0  # seconds since boot at the start: not 0, so that leases of an earlier boot differ
 
 
 class ManualClock:

@@ -1,14 +1,15 @@
-"""What happened in a run, written down by every process, and the checker that counts what must not happen.
+"""The history of a run, written by every process, and the checker that counts violations of the guarantees.
 
 Each process appends JSON lines to its own file, one write(2) a line, so that a killed process leaves all but the line
 it was writing. An operation has an `invoke` line before it and after it `ok`, `fail` (it certainly did nothing) or
-`info` (nobody knows); an operation that was killed has no second line, which means the same as `info`.
+`info` (the outcome is unknown); an operation that was killed has no second line, which means the same as `info`.
 
     op        one line for each message; beside t, proc, id it carries
     publish   group, body_hash; a follow-up also the receipt of the verdict it came with
     lease     ok only: receipt, group, body_hash, attempt, seconds, and since: when it was asked for
     expired   the same, for a take-over
     ack nack dead extend    receipt; extend also seconds and since; durable where a power cut must not undo it
+    cancel    of a message in whatever state
     revive    ok only
     stored    ok only, at the end: state, body_hash
     cut       ok: a power cut, which may undo leases and plain settlements
@@ -28,7 +29,8 @@ from pabal.clock import Clock
 _WAITING = frozenset({"ready", "delayed", "inflight"})
 _LEASES = frozenset({"lease", "expired"})
 _VERDICTS = frozenset({"ack", "nack", "dead"})
-_FINAL = frozenset({"ack", "dead"})
+_FINAL = frozenset({"ack", "dead", "cancel"})
+_NEVER = float("inf")
 
 
 class Event(NamedTuple):
@@ -57,7 +59,7 @@ class History:
 
     def __init__(self, path: Path, *, clock: Clock, seed: int = 0) -> None:
         self._clock = clock
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._proc = path.stem
         self._seed = seed
 
@@ -82,7 +84,7 @@ def read_history(paths: Iterable[Path]) -> list[Event]:
 
 
 class Report(NamedTuple):
-    """How often each thing happened that must not; `duplicate` and `uncertain` are allowed and only told."""
+    """The violations of each kind; `duplicate` and `uncertain` are allowed and only counted."""
 
     lost: tuple[str, ...] = ()
     resurrected: tuple[str, ...] = ()
@@ -101,9 +103,9 @@ class Report(NamedTuple):
 
     @property
     def harm(self) -> dict[str, tuple[str, ...]]:
-        """What was found, by name; empty if all is well."""
-        told = ("published", "acked", "duplicate", "uncertain")
-        return {name: getattr(self, name) for name in self._fields if name not in told and getattr(self, name)}
+        """The violations by name; empty if there are none."""
+        allowed = ("published", "acked", "duplicate", "uncertain")
+        return {name: getattr(self, name) for name in self._fields if name not in allowed and getattr(self, name)}
 
 
 def check_history(events: Sequence[Event]) -> Report:
@@ -188,7 +190,7 @@ class _Checker:
         return lease.t, end, lease.receipt, lease.since
 
     def _is_stale_accepted(self, events: list[Event]) -> bool:
-        """A verdict or extend that went through with a receipt never given, already used otherwise, or given anew."""
+        """A verdict or extend that went through with a receipt never given, already used otherwise, or given again."""
         leases = _ok(events, *_LEASES)
         for event in _ok(events, *_VERDICTS, "extend"):
             mine = [lease for lease in leases if lease.receipt == event.receipt]
@@ -207,7 +209,7 @@ class _Checker:
         return False
 
     def _is_phantom(self, events: list[Event]) -> bool:
-        """Delivered or stored, though nobody published it or the publish certainly did nothing."""
+        """Delivered or stored, though it was never published or the publish certainly did nothing."""
         seen = _ok(events, *_LEASES, "stored")
         asked = _phase(events, "publish", "invoke")
         refused = _phase(events, "publish", "fail")
@@ -224,13 +226,7 @@ class _Checker:
             asked = _phase(events, "publish", "invoke")
             if asked and asked[0].group:
                 groups[asked[0].group].append(events)
-        return tuple(
-            later[0].id
-            for members in groups.values()
-            for later in members
-            for earlier in members
-            if _overtook(later, earlier)
-        )
+        return tuple(id for members in groups.values() for id in _overtakers(members))
 
     def _is_stuck(self, events: list[Event]) -> bool:
         return self._drained and any(found.state in _WAITING for found in _ok(events, "stored"))
@@ -286,9 +282,26 @@ def _did(events: Iterable[Event], *ops: str) -> bool:
     return any(many > failed[call] for call, many in asked.items())
 
 
-def _overtook(later: list[Event], earlier: list[Event]) -> bool:
-    published, asked = _ok(earlier, "publish"), _phase(later, "publish", "invoke")
-    if later is earlier or not published or not asked or published[0].t >= asked[0].t:
-        return False
-    ends = [event.t for event in earlier if event.op in _FINAL and event.phase == "invoke"]
-    return any(lease.t < min(ends, default=float("inf")) for lease in _ok(later, "lease"))
+def _overtakers(members: Iterable[list[Event]]) -> list[str]:
+    """Return the messages of a group that were leased before one was at its end that was published before them."""
+    earlier = sorted(
+        (
+            published[0].t,
+            min((event.t for event in events if event.op in _FINAL and event.phase == "invoke"), default=_NEVER),
+        )
+        for events in members
+        if (published := _ok(events, "publish"))
+    )
+    found = []
+    passed, last_end = 0, -_NEVER  # of those that were published before the one in question
+    for events in sorted(members, key=_asked):
+        while passed < len(earlier) and earlier[passed][0] < _asked(events):
+            last_end = max(last_end, earlier[passed][1])
+            passed += 1
+        if any(lease.t < last_end for lease in _ok(events, "lease")):
+            found.append(events[0].id)
+    return found
+
+
+def _asked(events: list[Event]) -> float:
+    return _phase(events, "publish", "invoke")[0].t

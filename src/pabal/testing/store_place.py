@@ -1,4 +1,4 @@
-"""The ground every store test stands on: the fixtures of a place and the few words the tests are written in."""
+"""The fixtures and helpers of all store tests."""
 
 import json
 import os
@@ -29,8 +29,9 @@ _new_id = IdMaker(SystemClock())
 
 
 class StorePlace:
-    codec: Codec = JsonCodec()  # what the store encodes with, where a test must know a document's size
+    codec: Codec = JsonCodec()  # the codec of the store, where a test must know the size of a document
     shared = True  # several processes can open the same place
+    direct = True  # the process that leases is known: it is no client of another process
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -58,7 +59,7 @@ class StorePlace:
 
 
 def draft(body: Json | bytes = None, *, queue: str = QUEUE, delay: float = 0.0, id: str = "", **more: Any) -> Draft:
-    """Return a message on its way; `more` are fields of the message, `terms` those of the publish."""
+    """Return a draft; `more` are fields of the message, `terms` those of the publish."""
     terms = more.pop("terms", Terms())
     message = Message(id=id or _new_id(), body=body, **more)
     return Draft(queue, message, delay=delay, given_id=bool(id), terms=terms)
@@ -110,7 +111,7 @@ def count(store: Store, state: State, queue: str = QUEUE) -> int:
 
 
 def waiting(store: Store, queue: str = QUEUE) -> int:
-    """Count what is there to be done, now, later or by somebody."""
+    """Count the ready, delayed and leased messages."""
     return sum(count(store, state, queue) for state in (State.READY, State.DELAYED, State.INFLIGHT))
 
 
@@ -124,7 +125,7 @@ def drain(store: Store, queue: str = QUEUE, **more: Any) -> list[Any]:
 
 
 def in_threads(*functions: Callable[[], None]) -> None:
-    """Run the functions at once and raise what the first of them raised."""
+    """Run the functions at once and raise the first of their errors."""
     failures: list[BaseException] = []
 
     def run(function: Callable[[], None]) -> None:
@@ -143,12 +144,12 @@ def in_threads(*functions: Callable[[], None]) -> None:
 
 
 class Child:
-    """A forked process that runs one function and answers with what it returned."""
+    """A forked process that runs one function and sends back its result."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._answer, give = os.pipe()
         with warnings.catch_warnings():
-            # That the parent has threads is what these tests are about.
+            # These tests are about parents with threads.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:

@@ -1,4 +1,4 @@
-"""The store contract as tests: a store that passes them keeps G1 to G11 as far as one machine that stays up can show.
+"""The store contract as tests: a store that passes them keeps G1 to G13 as far as one machine that stays up can show.
 
 To test a store, subclass `StoreSuite` and give two fixtures:
 
@@ -12,18 +12,35 @@ To test a store, subclass `StoreSuite` and give two fixtures:
             return lambda queue, id: flip_a_byte_of(tmp_path / "place", queue, id)
 
 `reopen()` opens one more handle on the place of the running test; `clock` is a `ManualClock` that every handle uses. A
-store of one process says `shared = False`; one with another codec than JSON names it in `codec`. What only a crash can
-show (G1, G7, G9) is in `tests/crash`.
+store of one process says `shared = False`, one that a server keeps `direct = False` if the server does not learn which
+process leases; one with another codec than JSON names it in `codec`. Guarantees
+that only a crash can test (G1, G7, G9) are in `tests/crash`.
 """
 
+from pabal.testing.store_suite_cancel import CancelTests
+from pabal.testing.store_suite_consumers import ConsumerTests
+from pabal.testing.store_suite_counters import CounterTests
 from pabal.testing.store_suite_leases import LeaseTests
 from pabal.testing.store_suite_order import OrderTests
 from pabal.testing.store_suite_publish import PublishTests
 from pabal.testing.store_suite_reviving import ReviveTests
 from pabal.testing.store_suite_settle import SettleTests
 from pabal.testing.store_suite_sharing import SharingTests
+from pabal.testing.store_suite_unique import UniqueTests
 from pabal.testing.store_suite_upkeep import UpkeepTests
 
 
-class StoreSuite(PublishTests, OrderTests, LeaseTests, SettleTests, ReviveTests, UpkeepTests, SharingTests):
-    """Every guarantee by its number, and every line of the contract beside."""
+class StoreSuite(
+    PublishTests,
+    UniqueTests,
+    OrderTests,
+    LeaseTests,
+    SettleTests,
+    ReviveTests,
+    CancelTests,
+    UpkeepTests,
+    CounterTests,
+    ConsumerTests,
+    SharingTests,
+):
+    """Every guarantee by its number, and the rest of the contract."""

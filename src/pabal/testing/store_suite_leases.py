@@ -179,6 +179,17 @@ class LeaseTests(StorePlace):
         ack(store, head)
         assert drain(store) == [3]
 
+    def test_a_message_past_its_ttl_is_not_leased_even_before_it_is_judged(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        publish(store, "short", "short", expires_at=clock.now() + 10)
+        publish(store, "first", "second", group="g", expires_at=clock.now() + 10)
+        publish(store, "long", expires_at=clock.now() + 1000)
+        clock.advance(10)
+        assert bodies(take(store, 5)) == ["long"]
+        clock.step_wall(-60)  # the clock was ahead
+        assert sorted(bodies(take(store, 5))) == ["first", "short", "short"]
+
     def test_an_inflight_message_does_not_expire_by_its_ttl(self, store: Store, clock: ManualClock) -> None:
         publish(store, 1, expires_at=clock.now() + 10)
         lease = take_one(store, seconds=100)

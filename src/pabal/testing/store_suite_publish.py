@@ -1,12 +1,13 @@
-"""Publish: what is kept, what is refused, what counts as the same message (G6)."""
+"""Publish: fields that are kept, input that is refused, duplicates (G6)."""
 
 import pytest
 
 from pabal.errors import InvalidInput, InvalidName, NameTaken, QueueFull, TooLarge
-from pabal.message import Message
-from pabal.store import Draft, Published, State, Store, Terms
+from pabal.message import Message, replace
+from pabal.store import Checkable, Done, Draft, Published, State, Store, Terms
 from pabal.testing.clock import ManualClock
 from pabal.testing.store_place import (
+    FAILED,
     QUEUE,
     Reopen,
     StorePlace,
@@ -17,6 +18,7 @@ from pabal.testing.store_place import (
     draft,
     drain,
     publish,
+    settle,
     state_of,
     take,
     take_one,
@@ -293,3 +295,26 @@ class PublishTests(StorePlace):
             lease = take_one(store, queue=queue)
             assert (lease.receipt.queue, lease.receipt.id) == (queue, id)
             ack(store, lease)
+
+    def test_a_draft_with_a_failure_is_stored_as_dead(self, store: Store, reopen: Reopen, clock: ManualClock) -> None:
+        unfit = [replace(draft(n, id=f"unfit-{n}", group="g", dedup_key=f"k{n}"), failure=FAILED) for n in range(2)]
+        answers = store.publish([unfit[0], draft("next", id="next", group="g"), unfit[0]])
+        assert answers == [Published("unfit-0"), Published("next"), Published("unfit-0", duplicate=True)]
+        entry = reopen().find(QUEUE, "unfit-0")
+        assert entry is not None and entry.message is not None
+        assert (entry.message.body, entry.message.group, entry.message.dedup_key) == (0, "g", "k0")
+        assert (entry.state, entry.failure, entry.attempt) == (State.DEAD, FAILED, 0)
+        assert [each.id for each in store.browse(QUEUE, State.DEAD)] == ["unfit-0"]
+        assert store.publish([draft(3, dedup_key="k0")]) == [Published("unfit-0", duplicate=True)]
+        # It does not lead its group, and may be a follow-up too.
+        lease = take_one(store)
+        assert lease.message.id == "next"
+        settle(store, lease, Done(then=(unfit[1],)))
+        assert state_of(store, "unfit-1") is State.DEAD and count(store, State.DEAD) == 2
+        found = store.counters(QUEUE)
+        assert (found.published, found.dead[FAILED.code]) == (3, 2)
+        assert take(store) == []
+        clock.advance(120)  # what a process that died may have left is looked at
+        assert (isinstance(store, Checkable) and store.check(repair=True)) in ([], False)
+        assert store.revive(QUEUE, ["unfit-0", "unfit-1"]) == ["unfit-0", "unfit-1"]
+        assert drain(store) == [0, 1]

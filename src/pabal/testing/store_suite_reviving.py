@@ -1,4 +1,4 @@
-"""Reviving: what was dead is as if it had just been published, except that it lives without end."""
+"""Revive: a dead message becomes like a new one, except that it never expires."""
 
 import pytest
 

@@ -276,3 +276,21 @@ class SettleTests(StorePlace):
             assert bodies([lease]) == [n]
             ack(store, lease, draft(n + 1, queue=f"q{n + 1}"))
         assert drain(store, "q20") == [20]
+
+    def test_g8_a_lease_that_is_given_back_uncounted_is_no_attempt(self, store: Store, clock: ManualClock) -> None:
+        publish(store, 1, id="m", group="g")
+        publish(store, 2, id="n", group="g")
+        for _ in range(3):
+            lease = take_one(store)
+            assert (lease.receipt.id, lease.attempt) == ("m", 1)
+            assert settle(store, lease, Retry(0.0, counted=False)) is Outcome.APPLIED
+            assert settle(store, lease, Retry(0.0, counted=False)) is Outcome.REPEATED
+        retry(store, take_one(store))
+        second = take_one(store)
+        assert second.attempt == 2 and second.failure == FAILED
+        assert settle(store, second, Retry(0.0, second.failure, counted=False)) is Outcome.APPLIED
+        entry = store.find(QUEUE, "m")
+        assert entry is not None and (entry.attempt, entry.state) == (1, State.READY)
+        clock.advance(1)
+        third = take_one(store)
+        assert (third.attempt, third.failure, third.message.body) == (2, FAILED, 1)

@@ -43,7 +43,7 @@ def watching(store: Store, *queues: str) -> Iterator[Watch]:
 
 
 def quiet(watch: Watch) -> bool:
-    """Say whether the watch can sleep: it may ring for nothing, but not every time."""
+    """Say whether the watch can sleep: it may wake for nothing, but not every time."""
     return any(not watch.wait(0.02) for _ in range(5))
 
 
@@ -188,7 +188,7 @@ class SharingTests(StorePlace):
         def use() -> int:
             for n in range(10):
                 publish(store, n)
-                # Another may take this one, and publish its own only after we looked at what is ready.
+                # Another may take this one, and publish its own only after we looked at the ready messages.
                 assert soon(take_and_ack, 60)
             return 1
 

@@ -1,12 +1,27 @@
-"""Looking and tidying: counts, browse, find, purge, queues, settings, damage (G10), closing."""
+"""Browse and maintain: counts, browse, find, purge, queues, settings, damage (G10), close."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from pabal.errors import StoreClosed
-from pabal.store import Checkable, Dead, Done, Entry, Outcome, Retry, Settlement, State, Store, Verdict, Waitable
+from pabal.errors import QueueNotEmpty, StoreClosed
+from pabal.policy.retention import LOOK_SECONDS
+from pabal.store import (
+    Checkable,
+    Dead,
+    Done,
+    Entry,
+    Outcome,
+    Published,
+    Retry,
+    Settlement,
+    State,
+    Store,
+    Verdict,
+    Waitable,
+)
 from pabal.testing.clock import ManualClock
 from pabal.testing.store_place import (
     FAILED,
@@ -28,6 +43,8 @@ from pabal.testing.store_place import (
     take_one,
     waiting,
 )
+
+DAY = 86400.0
 
 
 def pages(store: Store, state: State, size: int, queue: str = QUEUE) -> list[Entry]:
@@ -72,7 +89,7 @@ class UpkeepTests(StorePlace):
             publish(store, n, priority=(0, 5, -5)[n % 3], delay=(0, 0, 0, 2)[n % 4])
             clock.advance(1)
         clock.advance(10)
-        leased = bodies(take(store, 1))  # whatever was due is ready from here on
+        leased = bodies(take(store, 1))  # messages that were due are ready from here on
         shown = [entry.message.body for entry in pages(store, State.READY, 5) if entry.message]
         assert leased + shown == leased + drain(store)
 
@@ -164,6 +181,61 @@ class UpkeepTests(StorePlace):
         assert store.purge(QUEUE, state, age=51) == 0
         assert store.purge(QUEUE, state, age=49) == 1
 
+    @pytest.mark.parametrize("state", [State.DEAD, State.DONE])
+    def test_trim_removes_what_is_too_old_after_a_while(
+        self, store: Store, reopen: Reopen, clock: ManualClock, state: State
+    ) -> None:
+        self.settle_two(store, clock, state)  # one 100 seconds after the other
+        clock.advance(DAY - 150)
+        assert store.trim(QUEUE, state, age=DAY) == 0  # the first look
+        clock.advance(LOOK_SECONDS - 1)
+        assert store.trim(QUEUE, state, age=DAY) == 0 and count(store, state) == 2
+        store.close()
+        store = reopen()  # another process has the second look
+        clock.advance(1)
+        assert store.trim(QUEUE, state, age=DAY) == 1  # the second one was not too old at the first look
+        clock.advance(LOOK_SECONDS)
+        assert store.trim(QUEUE, state, age=DAY) == 1 and count(store, state) == 0
+        assert store.trim(QUEUE, state, age=DAY) == 0 and store.trim("other", state, age=DAY) == 0
+        store.close()
+
+    @pytest.mark.parametrize("state", [State.DEAD, State.DONE])
+    def test_trim_removes_nothing_for_a_clock_that_jumped(self, store: Store, clock: ManualClock, state: State) -> None:
+        self.settle_two(store, clock, state)
+        for _ in range(4):
+            clock.step_wall(20 * DAY)
+            for _ in range(3):
+                assert store.trim(QUEUE, state, age=DAY) == 0
+                clock.advance(60)
+            clock.step_wall(-20 * DAY)
+            assert store.trim(QUEUE, state, age=DAY) == 0
+            clock.advance(LOOK_SECONDS)
+        assert count(store, state) == 2
+
+    def test_trim_counts_the_time_since_a_reboot(self, store: Store, clock: ManualClock) -> None:
+        self.settle_two(store, clock, State.DEAD)
+        clock.advance(2 * DAY)
+        removed = 0
+        for _ in range(2 + int(LOOK_SECONDS)):  # a machine that is never up for long: one second at each look
+            removed += store.trim(QUEUE, State.DEAD, age=DAY)
+            clock.reboot()
+        assert removed == 2
+
+    def test_trim_removes_no_more_than_its_limit(self, store: Store, clock: ManualClock) -> None:
+        store.publish([draft(n) for n in range(7)])
+        store.settle([Settlement(lease.receipt, Dead(FAILED)) for lease in take(store, 7)])
+        clock.advance(DAY)
+        assert store.trim(QUEUE, State.DEAD, age=DAY, limit=3) == 0
+        clock.advance(LOOK_SECONDS)
+        assert [store.trim(QUEUE, State.DEAD, age=DAY, limit=3) for _ in range(4)] == [3, 3, 1, 0]
+
+    def settle_two(self, store: Store, clock: ManualClock, state: State) -> None:
+        verdict: Verdict = Dead(FAILED) if state is State.DEAD else Done(keep=True)
+        for body in ("old", "young"):
+            publish(store, body)
+            settle(store, take_one(store), verdict)
+            clock.advance(100)
+
     def test_purging_a_tombstone_forgets_the_message(self, store: Store) -> None:
         publish(store, 1, id="m")
         lease = take_one(store)
@@ -186,6 +258,7 @@ class UpkeepTests(StorePlace):
         take(store)
         store.counts(QUEUE), store.browse(QUEUE, State.READY), store.find(QUEUE, "m"), store.settings(QUEUE)
         store.expired(QUEUE, 1), store.next_due(QUEUE), store.purge(QUEUE, State.DONE), store.revive(QUEUE, ["m"])
+        store.cancel(QUEUE, ["m"], inflight=True)
         assert store.queues() == []
 
     def test_settings_are_kept_as_given(self, store: Store, reopen: Reopen) -> None:
@@ -197,7 +270,28 @@ class UpkeepTests(StorePlace):
         other.configure(QUEUE, {"paused": True})
         assert store.settings(QUEUE) == {"paused": True}
         assert store.settings("other") is None
+        assert not store.configure(QUEUE, {"n": 1}, known=document) and not store.configure(QUEUE, {"n": 1}, known=None)
+        assert store.configure(QUEUE, document, known={"paused": True}) and store.settings(QUEUE) == document
+        assert store.configure("other", {}, known=None) and not other.configure("other", {"n": 1}, known=None)
+        assert other.settings("other") == {}
         other.close()
+
+    def test_only_one_of_many_replaces_the_settings_they_know(self, store: Store, reopen: Reopen) -> None:
+        stores = [store, reopen(), reopen()]
+        store.configure(QUEUE, {"n": 0})
+
+        def count(own: Store) -> None:
+            done = 0
+            while done < 10:
+                known = own.settings(QUEUE)
+                assert known is not None
+                done += own.configure(QUEUE, {"n": known["n"] + 1}, known=known)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(count, stores))
+        assert store.settings(QUEUE) == {"n": 30}
+        for other in stores[1:]:
+            other.close()
 
     def test_next_due_is_the_earliest_thing_time_will_do(self, store: Store, clock: ManualClock) -> None:
         assert store.next_due(QUEUE) is None
@@ -233,7 +327,7 @@ class UpkeepTests(StorePlace):
         damage(QUEUE, "bad")
         other = reopen()
         assert drain(other) == [1, 2]
-        clock.advance(10)  # a store may give whoever writes a file some seconds
+        clock.advance(10)  # a store may give the writer of a file some seconds
         assert drain(other) == []
         (entry,) = other.browse(QUEUE, State.CORRUPT)
         assert entry.message is None and len(entry.data) > 50
@@ -301,6 +395,7 @@ class UpkeepTests(StorePlace):
             lambda: store.browse(QUEUE, State.READY),
             lambda: store.find(QUEUE, lease.receipt.id),
             lambda: store.revive(QUEUE, ["x"]),
+            lambda: store.cancel(QUEUE, ["x"]),
             lambda: store.purge(QUEUE, State.DONE),
             lambda: store.queues(),
             lambda: store.settings(QUEUE),
@@ -319,3 +414,34 @@ class UpkeepTests(StorePlace):
         leases = take(store, 6)
         store.settle([Settlement(lease.receipt, Done()) for lease in leases[:2]])
         store.settle([Settlement(lease.receipt, Dead(FAILED)) for lease in leases[2:4]])
+
+    def test_a_queue_is_deleted_with_all_that_it_has(self, store: Store, reopen: Reopen, clock: ManualClock) -> None:
+        other = reopen()
+        assert store.delete("nothing") == 0 and store.queues() == []
+        store.configure(QUEUE, {"paused": True})
+        store.publish(
+            [draft(n, id=f"m-{n}", group="g" if n > 3 else "", delay=5.0 if n == 3 else 0.0) for n in range(6)]
+        )
+        publish(other, "stays", queue="other", id="m-0")
+        ack(store, take_one(store))
+        bury(store, take_one(store))
+        held = take_one(other)
+        with pytest.raises(QueueNotEmpty, match="2 ready, 1 delayed, 1 inflight, 1 dead"):
+            store.delete(QUEUE)
+        assert store.counts(QUEUE)[State.READY] == 2 and store.settings(QUEUE) == {"paused": True}
+        assert store.delete(QUEUE, force=True) == 5
+        assert store.delete(QUEUE) == 0
+        for handle in (store, other, reopen()):
+            assert handle.queues() == ["other"] and not any(handle.counts(QUEUE).values())
+            assert handle.settings(QUEUE) is None and handle.find(QUEUE, "m-0") is None
+            assert take(handle) == []
+        assert ack(other, held) is Outcome.LOST
+        assert count(store, State.READY, "other") == 1
+        # A handle that knew it makes it again, and its ids are free.
+        assert other.publish([draft("new", id="m-0", group="g")]) == [Published("m-0")]
+        assert store.queues() == ["jobs", "other"] and drain(store) == ["new"]
+        # Only tombstones are left: these keep nothing.
+        assert store.delete(QUEUE) == 0 and reopen().queues() == ["other"]
+        other.configure(QUEUE, {})
+        assert store.queues() == ["jobs", "other"] and reopen().settings(QUEUE) == {}
+        assert (isinstance(store, Checkable) and store.check(repair=False)) in ([], False)

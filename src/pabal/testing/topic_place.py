@@ -1,4 +1,4 @@
-"""The ground every topic test stands on: the fixtures of a place and the few words the tests are written in."""
+"""The fixtures and helpers of all topic tests."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from pabal.ids import new_token
-from pabal.topic import Member, NewRecord, Position, Record, Topics
+from pabal.topic_store import Member, NewRecord, Position, Record, Topics
 
 Reopen: TypeAlias = Callable[[], Topics]
 Damage: TypeAlias = Callable[[str, int, int], None]
@@ -41,7 +41,7 @@ class TopicPlace:
 
 
 def record(value: object, key: str = "", **more: object) -> NewRecord:
-    """Return a record on its way, with the text of this value."""
+    """Return a new record with the text of this value."""
     return NewRecord(str(value).encode(), key, **more)  # type: ignore[arg-type]  # by name
 
 

@@ -9,7 +9,7 @@ To test a driver, subclass `TopicSuite` and give a fixture:
 
 `reopen()` opens one more handle on the place of the running test, which may be a server shared by all tests: every test
 makes topics of its own. A fixture `damage` that flips a byte of a record adds T10. The tests use real time, since a
-server has its own clock; they wait for events, not for moments.
+server has its own clock; they wait for events, not for fixed times.
 """
 
 from pabal.testing.topic_suite_groups import GroupTests
@@ -17,4 +17,4 @@ from pabal.testing.topic_suite_records import RecordTests
 
 
 class TopicSuite(RecordTests, GroupTests):
-    """Every guarantee by its number, and every line of the contract beside."""
+    """Every guarantee by its number, and the rest of the contract."""

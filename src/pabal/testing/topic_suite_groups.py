@@ -1,4 +1,4 @@
-"""The topic contract on groups: everybody's share, nothing skipped, nobody fooled when members come and go."""
+"""The topic contract on groups: fair shares, no record skipped, no stale member accepted when members come and go."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from pabal.testing.topic_place import (
     take,
     values,
 )
-from pabal.topic import Shape, Share, Topics
+from pabal.topic_store import Shape, Share, Topics
 
 
 class GroupTests(TopicPlace):
@@ -115,7 +115,7 @@ class GroupTests(TopicPlace):
                 commit(stale, found)
             assert topics.groups(topic)["readers"][0].committed == 2
             commit(fresh, found[:3])
-        assert soon(lambda: stale.read(10, 0.2) != [], timeout=20.0)  # and it comes back as anybody else would
+        assert soon(lambda: stale.read(10, 0.2) != [], timeout=20.0)  # and it joins again like any other member
         stale.close()
 
     def test_t7_a_commit_never_moves_back(self, topics: Topics, topic: str) -> None:
@@ -175,7 +175,7 @@ class GroupTests(TopicPlace):
             take(member, 5)
             member.commit({0: 0}, {0: "at the very beginning"})
             member.commit({0: 2}, {0: "Grüße 파발"})
-            assert member.note(0) == ""  # as it stood when this member came
+            assert member.note(0) == ""  # the note as it was when this member joined
         for _ in range(2):
             with joined(topics, topic) as member:
                 assert numbers(take(member, 3)) == [2, 3, 4]

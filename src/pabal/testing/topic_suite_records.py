@@ -20,10 +20,9 @@ from pabal.testing.topic_place import (
     take,
     values,
 )
-from pabal.topic import Bounds, NewRecord, Position, Shape, Topics
-from pabal.topic_limits import MAX_VALUE
+from pabal.topic_store import MAX_VALUE, Bounds, NewRecord, Position, Shape, Topics
 
-# What Kafka's own clients make of these keys, among seven partitions.
+# The partitions that Kafka's own clients choose for these keys, among seven.
 PARTITIONS_OF_KEYS = {"a": 5, "room-1": 0, "device-001": 5, "user@example.com": 6, "파발": 4, "0": 3, "x" * 100: 4}
 
 

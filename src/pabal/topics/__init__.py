@@ -1,1 +1,1 @@
-"""Drivers of the topic contract: one file on this machine, or Apache Kafka."""
+"""The core of topics: it works on the topic store contract and never imports a driver."""

@@ -1,7 +1,10 @@
-"""The MIME codec: a message as a file that mail programs, `cat` and the original tool read.
+"""The MIME codec: a message as a file that mail programs, `cat` and the original tool can read.
 
-Headers say what the message is, the body is YAML, or base64 if it is bytes. To names the queue; several recipients are
-in the message's own headers. What changes on the way (status, retries) is in the file and not in the message.
+Headers have the fields of the message; the body is YAML, or base64 for bytes. To names the queue; several recipients
+are in the message's own headers. Fields that change (status, retries) are in the file and not in the message.
+
+X-IGNITE-Status has the state of the message. The folder of the file is the truth: a status that fits the state is kept,
+so that writing the same state twice changes nothing, and `delivered`, which only the deliverer can know, is kept.
 """
 
 from __future__ import annotations
@@ -14,11 +17,26 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pabal import jsontext
-from pabal.codecs.mime import addresses, fields, status, yaml_text
-from pabal.codecs.mime.dates import date_text, read_date
-from pabal.codecs.mime.head import MAX_HEAD, Head, header_line, read_head
-from pabal.codecs.mime.words import decoded
-from pabal.codecs.mime.yaml_read import MAX_YAML, read
+from pabal.clock import iso_stamp
+from pabal.codecs import yaml
+from pabal.codecs.mime import addresses, fields
+from pabal.codecs.mime.fields import (
+    ERROR_AT,
+    ERROR_REASON,
+    LAST_RETRY_AT,
+    MAX_HEAD,
+    PROCESSED_AT,
+    RETRY_COUNT,
+    STATUS,
+    Head,
+    date_text,
+    decoded,
+    edited,
+    header_line,
+    read_date,
+    read_head,
+)
+from pabal.codecs.yaml import MAX_YAML, read
 from pabal.errors import (
     DecodeError,
     InvalidDate,
@@ -30,7 +48,7 @@ from pabal.errors import (
     NotMime,
     TooLarge,
 )
-from pabal.jsontext import Json
+from pabal.jsontext import Json, storable
 from pabal.message import PRIORITIES, Message, check_message, priority_of
 
 YAML_TYPE = "text/x-yaml; charset=utf-8"
@@ -66,13 +84,13 @@ class MimeCodec:
 
     def restate(self, data: bytes, state: str, *, at: float, reason: str = "") -> bytes:
         try:
-            return status.restated(data, state, at=at, reason=reason)
+            return restated(data, state, at=at, reason=reason)
         except InvalidInput as exc:
             raise DecodeError(f"{exc.code}: {exc}", data) from exc
 
 
 def priority_text(priority: int) -> str:
-    """Return a priority by its name, if it has one."""
+    """Return the name of a priority, if it has one."""
     return _NAMES.get(priority) or str(priority)
 
 
@@ -88,8 +106,8 @@ def _headers(message: Message, queue: str, kind: str, encoding: str) -> list[tup
         ("MIME-Version", "1.0"),
         ("Message-ID", message_id),
         ("From", addresses.sender_text(message.sender)),
-        ("To", addresses.names_text(recipients.to or ((queue,) if queue else ()))),
-        ("Cc", addresses.names_text(recipients.cc) if recipients.cc else ""),
+        ("To", addresses.shown_text(recipients.to or ((queue,) if queue else ()))),
+        ("Cc", addresses.shown_text(recipients.cc) if recipients.cc else ""),
         ("Date", date_text(made)),
         ("X-IGNITE-Type", message.type),
         ("X-IGNITE-Priority", priority_text(message.priority)),
@@ -97,7 +115,10 @@ def _headers(message: Message, queue: str, kind: str, encoding: str) -> list[tup
         *own.items(),
         *((name, getattr(message, field)) for field, name in fields.TEXTS.items()),
         (fields.MICROSECONDS, str(made.microsecond or "")),
-        (fields.EXPIRES_AT, "" if message.expires_at is None else _instant(message.expires_at)),
+        (
+            fields.EXPIRES_AT,
+            "" if message.expires_at is None else iso_stamp(message.expires_at, timespec="auto", utc="+00:00"),
+        ),
         (fields.VERSION, "" if message.version == 1 else str(message.version)),
         (fields.ATTRIBUTES, _json_text(message.attributes)),
         (fields.HEADERS, _json_text(rest)),
@@ -107,22 +128,18 @@ def _headers(message: Message, queue: str, kind: str, encoding: str) -> list[tup
     return [(name, value) for name, value in found if value or name in own or name == "X-IGNITE-Type"]
 
 
-def _instant(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat()
-
-
 def _json_text(value: Mapping[str, Json]) -> str:
-    """Return a JSON object in ASCII, which stands in a header as it is."""
+    """Return a JSON object in ASCII, which a header can hold unchanged."""
     if not value:
         return ""
-    jsontext.encode(value)  # refuses what UTF-8 cannot carry
+    jsontext.encode(value)  # refuses lone surrogates
     return json.dumps(value, separators=(",", ":"))
 
 
 def _encoded_body(body: Json | bytes) -> tuple[bytes, str, str]:
     if isinstance(body, bytes):
         return encodebytes(body), _BYTES_TYPE, "base64"
-    text = yaml_text.write(body).encode()
+    text = yaml.write(body).encode()
     if len(text) > MAX_YAML:
         raise TooLarge(f"a body has at most {MAX_YAML} bytes as YAML; this one has {len(text)}: send a reference")
     return text, YAML_TYPE, "8bit"
@@ -142,7 +159,7 @@ def _message(data: bytes) -> Message:
         id=id,
         body=_body(data[head.size :], found["content-type"], found["content-transfer-encoding"]),
         type=decoded("X-IGNITE-Type", found["x-ignite-type"]),
-        sender=addresses.read_sender(found["from"]),
+        sender=addresses.read_sender(decoded("From", found["from"])),
         priority=_priority(found["x-ignite-priority"]),
         thread_id=decoded(fields.THREAD_ID, found.get("x-ignite-thread-id", "")),
         created_at=_created(found["date"], found.get("x-pabal-microseconds", "")),
@@ -156,7 +173,7 @@ def _message(data: bytes) -> Message:
 
 def _own_headers(head: Head, found: dict[str, str], message_id: str) -> dict[str, str]:
     own = {"Message-ID": message_id} if message_id else {}
-    to, cc = addresses.read_names(found["to"]), addresses.read_names(found.get("cc", ""))
+    to, cc = (addresses.read_names(decoded(name, found.get(name.lower(), ""))) for name in ("To", "Cc"))
     if cc or len(to) > 1:
         own |= {name: addresses.names_text(names) for name, names in (("To", to), ("Cc", cc)) if names}
     for field in head.fields:
@@ -222,3 +239,46 @@ def _json(name: str, raw: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidHeader(f"{name} must be a JSON object")
     return value
+
+
+# The status words that fit each state; the first is written. A message that was not taken yet may have none.
+_WORDS: dict[str, tuple[str, ...]] = {
+    "ready": ("queued", "retrying", ""),
+    "delayed": ("queued", "retrying", ""),
+    "inflight": ("processing", "delivered"),
+    "done": ("completed",),
+    "dead": ("dead_letter",),
+    "corrupt": ("error",),
+}
+_HELD = _WORDS["inflight"]
+_LONGEST_REASON = 500
+
+
+def restated(data: bytes, state: str, *, at: float, reason: str = "") -> bytes:
+    """Return the file with its status changed; raise InvalidInput if it has no headers."""
+    head = read_head(data)
+    before = head.get(STATUS) or ""
+    if before in _WORDS[state]:
+        return data
+    now = iso_stamp(at, timespec="seconds", utc="+00:00")
+    changes: dict[str, str | None] = {STATUS: _WORDS[state][0]}
+    if state == "inflight":
+        changes[PROCESSED_AT] = now
+    elif state in ("ready", "delayed") and before in _HELD:
+        changes |= {STATUS: "retrying", RETRY_COUNT: str(_retries(head) + 1), LAST_RETRY_AT: now}
+    if reason:
+        changes |= {ERROR_REASON: _line(reason), ERROR_AT: now}
+    elif state in ("inflight", "done"):
+        changes |= {ERROR_REASON: None, ERROR_AT: None}
+    return edited(data, changes)
+
+
+def _retries(head: Head) -> int:
+    raw = head.get(RETRY_COUNT) or "0"
+    return int(raw) if raw.isdecimal() and raw.isascii() and len(raw) < 10 else 0
+
+
+def _line(reason: str) -> str:
+    """Return a reason as one line for a header."""
+    text = "".join(char if char.isprintable() else " " for char in reason)
+    return storable(text)[:_LONGEST_REASON].strip()

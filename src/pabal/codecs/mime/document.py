@@ -1,29 +1,28 @@
-"""A message file in the words of the original tool: built from its parts, told as JSON.
+"""Message files as the original tool handles them: built from their parts, shown as JSON.
 
-The body is text that is kept as it was given, comments and all. What is built can be decoded; what is told need not be:
-only its headers must be readable.
+The body is text and kept unchanged, with its comments; a missing final newline is added. A file that is built can be
+decoded; a file that is shown only needs readable headers.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pabal.codecs.mime import fields
-from pabal.codecs.mime.addresses import Recipients, message_id_of, names_text
+from pabal.codecs.mime.addresses import Recipients, message_id_of, sender_text, shown_text
 from pabal.codecs.mime.codec import YAML_TYPE, priority_text
-from pabal.codecs.mime.dates import date_text
-from pabal.codecs.mime.head import header_line, read_head
-from pabal.codecs.mime.words import decoded
-from pabal.codecs.mime.yaml_read import read
+from pabal.codecs.mime.fields import date_text, decoded, header_line, read_head
+from pabal.codecs.yaml import read
 from pabal.errors import MissingHeader, NotUtf8
-from pabal.names import check_id, check_name
+from pabal.names import ascii_name, check_id, check_name
 
 _PREFIX = "x-ignite-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a message file is built from."""
+    """The parts of a message file."""
 
     id: str
     at: float
@@ -40,21 +39,23 @@ class Parts:
 
 
 def build(parts: Parts) -> bytes:
-    """Return the message file; raise the InvalidInput that names the part it cannot be built from."""
-    if not parts.recipients.to:
-        raise MissingHeader("To must name at least one agent")
+    """Return the message file; raise the InvalidInput that names the wrong part."""
     if not parts.type:
         raise MissingHeader("X-IGNITE-Type must be given")
-    for name in parts.recipients.all:
-        check_name(name, "agent")
-    read(parts.body)
+    to, cc = (tuple(_agents(names)) for names in parts.recipients)
+    if not to:
+        raise MissingHeader("To must name at least one agent")
+    body = parts.body
+    value = read(body)
+    if body and not body.endswith(b"\n") and read(body + b"\n") == value:
+        body += b"\n"  # so that `cat` shows several files apart
     made = datetime.fromtimestamp(parts.at, UTC)
     headers = (
         ("MIME-Version", "1.0"),
         ("Message-ID", message_id_of(check_id(parts.id), {})),
-        ("From", check_name(parts.sender, "sender")),
-        ("To", names_text(parts.recipients.to)),
-        ("Cc", names_text(parts.recipients.cc) if parts.recipients.cc else ""),
+        ("From", sender_text(check_name(ascii_name(parts.sender), "sender"))),
+        ("To", shown_text(to)),
+        ("Cc", shown_text(cc) if cc else ""),
         ("Date", date_text(made)),
         ("X-IGNITE-Type", parts.type),
         ("X-IGNITE-Priority", priority_text(parts.priority)),
@@ -67,11 +68,11 @@ def build(parts: Parts) -> bytes:
         ("Content-Type", YAML_TYPE),
         ("Content-Transfer-Encoding", "8bit"),
     )
-    return "".join([*(header_line(name, value) for name, value in headers if value), "\n"]).encode() + parts.body
+    return "".join([*(header_line(name, value) for name, value in headers if value), "\n"]).encode() + body
 
 
-def told(data: bytes) -> dict[str, Any]:
-    """Return a message file as the tool's JSON: its headers by their short names, and its body as text."""
+def as_json(data: bytes) -> dict[str, Any]:
+    """Return a message file as JSON: its headers by their short names, and its body as text."""
     head = read_head(data)
     found = {field.name.lower(): decoded(field.name, field.raw) for field in head.fields}
     document: dict[str, Any] = {
@@ -97,8 +98,14 @@ def told(data: bytes) -> dict[str, Any]:
 
 
 def body_of(data: bytes) -> bytes:
-    """Return the body of a message file as it stands."""
+    """Return the body of a message file unchanged."""
     return data[read_head(data).size :]
+
+
+def _agents(listed: Iterable[str]) -> Iterator[str]:
+    """Return names that were given one by one, or several in one text with commas."""
+    for text in listed:
+        yield from (check_name(ascii_name(name), "agent") for name in map(str.strip, text.split(",")) if name)
 
 
 def _listed(value: str) -> list[str]:

@@ -1,81 +1,94 @@
-"""Who was first: one record per dedup key and per given id, a symlink with `<expires ms>~<id>~<tag>[~<stem>]` as text.
+"""Deduplication: one record per dedup key, per unique key and per given id, a symlink with the text
+`<expires ms>~<id>~<tag>[~<stem>]`.
 
-The record of a key counts until it expires, that of an id as long as its message is there and then until it expires.
-The tag names one act of publishing. Its message lies in `tmp/<tag>~<name>` from before the record is made until after
-the record is durable; so whoever finds a record whose message is still there can finish what its publisher began.
+The record of a dedup key counts until it expires. The record of a unique key counts as long as its message waits or is
+in flight. The record of an id counts as long as its message exists, and then until it expires. The tag names one
+publish. The message lies in `tmp/<tag>~<name>` from before its record is made until after the record is durable: so a
+process that finds a record whose message is still there can finish that publish.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from pabal.ids import new_token
+from pabal.filesystem import remove
+from pabal.names import check_id
 from pabal.store import Draft, Terms
-from pabal.stores.files.names import ceiled
-from pabal.stores.files.spool import Spool
+from pabal.stores.files.names import ceil_ms
+from pabal.stores.files.queue_directory import QueueDirectory
 
-_BY_KEY, _BY_ID, _GONE = "k", "i", "g"  # the first letter of a record's name; gone: the message of an id was purged
+_BY_KEY, _BY_ID, _UNIQUE, _GONE = (
+    "k",
+    "i",
+    "u",
+    "g",
+)  # the first letter of a record's name; gone: the message of the id was purged
+CARRIED = "m"  # the first letter of the tag of a message from another store; other tags are hexadecimal
 
-CARRIED = "m"  # begins the tag of a message that comes from another store; others are hexadecimal
+Record = tuple[str, int]  # the path of a record, and when it expires
 
 
 class First(NamedTuple):
-    """The message that a record stands for, the act that published it, and a hash of its plain name if it has one."""
+    """The message that a record stands for, the tag of its publish, and the hash of its plain name if it has one."""
 
     id: str
     tag: str
     stem: str = ""
 
 
-def new_tag() -> str:
-    return new_token()[:10]
+Alive: TypeAlias = Callable[[First], bool]  # says whether a message waits, is in flight, or is being published
 
 
-def records_of(spool: Spool, draft: Draft, now: float) -> list[tuple[str, int]]:
-    """Name the records that this draft needs, each with the instant at which it expires."""
-    found, expires = [], ceiled(now + draft.terms.dedup_window)
+def records_of(queue: QueueDirectory, draft: Draft, now: float) -> list[Record]:
+    """Return the records that a draft needs."""
+    found, expires = [], ceil_ms(now + draft.terms.dedup_window)
     if draft.message.dedup_key:
-        found.append((_path(spool, _BY_KEY, draft.message.dedup_key), expires))
+        found.append((_path(queue, _BY_KEY, draft.message.dedup_key), expires))
+    if draft.message.unique and draft.failure is None:
+        found.append((_path(queue, _UNIQUE, draft.message.unique), expires))
     if draft.given_id:
-        found.append((_path(spool, _BY_ID, draft.message.id), expires))
+        found.append((_path(queue, _BY_ID, draft.message.id), expires))
     return found
 
 
-def keys_of(records: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return those records that are for dedup keys."""
-    return [record for record in records if _kind(record[0]) == _BY_KEY]
+def keys_of(records: list[Record]) -> list[Record]:
+    """Return those records that are for keys, not for the id."""
+    return [record for record in records if _kind(record[0]) != _BY_ID]
 
 
-def claim_id(spool: Spool, first: First, at: float) -> bool:
-    """Make the record of an id for a plain name; False if another name was first. With the lock held."""
-    found = claim([(_path(spool, _BY_ID, first.id), ceiled(at + Terms().dedup_window))], first, ceiled(at))
+def without_unique(records: list[Record]) -> list[Record]:
+    """Return those records that are not for a unique key: for a message that is done or dead."""
+    return [record for record in records if _kind(record[0]) != _UNIQUE]
+
+
+def claim_id(queue: QueueDirectory, first: First, at: float) -> bool:
+    """Make the record of an id for a plain name; False if another name has it. With the lock held."""
+    record = _path(queue, _BY_ID, first.id), ceil_ms(at + Terms().dedup_window)
+    found = claim([record], first, ceil_ms(at), lambda other: True)
     return found is None or found.stem == first.stem
 
 
-def forget_id(spool: Spool, id: str) -> None:
-    """Note that the message of an id is about to go: from here on its record expires."""
+def forget_id(queue: QueueDirectory, id: str) -> None:
+    """Note that the message of an id is about to be removed: from now on its record expires."""
     with suppress(FileNotFoundError):
-        os.rename(_path(spool, _BY_ID, id), _path(spool, _GONE, id))
+        os.rename(_path(queue, _BY_ID, id), _path(queue, _GONE, id))
 
 
-def first_of(records: list[tuple[str, int]], now: int) -> First | None:
-    """Return the message that one of these records stands for, if it still counts."""
-    for path, _ in records:
-        found = _read(path, now)
-        if found is not None:
-            return found
-    return None
+def first_of(records: list[Record], now: int, alive: Alive) -> First | None:
+    """Return the message that one of these records stands for, if that record still counts."""
+    return next((found for path, _ in records if (found := _counting(path, now, alive)) is not None), None)
 
 
-def claim(records: list[tuple[str, int]], first: First, now: int) -> First | None:
-    """Make the records of a message unless another was first, which is returned then. With the lock held.
+def claim(records: list[Record], first: First, now: int, alive: Alive) -> First | None:
+    """Make the records of a message, unless another message was first: return that one. With the lock held.
 
-    Records with the same tag are its own: whoever finishes for another makes only what is missing.
+    Records with the same tag are its own: a process that finishes the publish of another makes only the missing ones.
     """
-    found = [_read(path, now) for path, _ in records]
+    found = [_counting(path, now, alive, first.tag) for path, _ in records]
     for other in found:
         if other is not None and other.tag != first.tag:
             return other
@@ -84,23 +97,39 @@ def claim(records: list[tuple[str, int]], first: First, now: int) -> First | Non
         for (path, expires), own in zip(records, found, strict=True):
             if own is not None:
                 continue
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            remove(path)
             os.symlink("~".join(filter(None, (f"{expires:x}", *first))), path)
             made.append(path)
     except OSError:
-        release(made)
+        remove(*made)
         raise
     return None
 
 
-def own_of(records: list[tuple[str, int]], tag: str) -> list[str]:
-    """Return the paths of those records that this act of publishing made."""
+def adopt(records: list[Record], first: First, now: int, exists: Callable[[First], bool], alive: Alive) -> First | None:
+    """Make the records of a file that was found among the waiting ones; return the other message if it is a duplicate.
+
+    A record that is another's counts only if that message is remembered as done or still `exists`. Otherwise the record
+    was made for this very file, which came under another name since. With the lock held.
+    """
+    own: list[str] = []
+    for path, _ in records:
+        other = _counting(path, now, alive, first.tag)
+        if other is not None and other.tag != first.tag:
+            if _kind(path) == _UNIQUE or _is_gone(path, other) or exists(other):
+                return other
+            own.append(path)
+    remove(*own)
+    return claim(records, first, now, alive)
+
+
+def own_of(records: list[Record], tag: str) -> list[str]:
+    """Return the paths of the records that the publish with this tag made."""
     return [path for path, _ in records if (found := _read(path, 0)) is not None and found.tag == tag]
 
 
-def forget(records: list[tuple[str, int]], id: str) -> set[str]:
-    """Remove the records that an earlier message of this id has left, if none is on its way; return their tags.
+def forget(records: list[Record], id: str) -> set[str]:
+    """Remove the records of an earlier message of this id, unless it is being published; return their tags.
 
     With the lock held.
     """
@@ -108,51 +137,79 @@ def forget(records: list[tuple[str, int]], id: str) -> set[str]:
     tags = {first.tag for first in found.values()}
     by_id = [path for path in found if _kind(path) == _BY_ID]
     if any(map(os.path.lexists, by_id)) and not all(tag.startswith(CARRIED) for tag in tags):
-        return set()  # it was published here, and is not seen yet
-    release([*found, *map(_gone, by_id)])
+        return set()  # it was published here, and cannot be seen yet
+    remove(*found, *map(_gone, by_id))
     return tags
 
 
-def free_of(records: list[tuple[str, int]], now: int) -> list[tuple[str, int]]:
-    """Return the records that nobody has, and those for ids."""
-    return [record for record in records if record not in keys_of(records) or _read(record[0], now) is None]
+def free_of(records: list[Record], now: int, alive: Alive) -> list[Record]:
+    """Return the records for ids, and those for keys that no message has."""
+    return [record for record in records if _kind(record[0]) == _BY_ID or _counting(record[0], now, alive) is None]
 
 
-def release(paths: list[str]) -> None:
-    """Remove records."""
-    for path in paths:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+def expired(queue: QueueDirectory, names: list[str], now: int, alive: Alive) -> list[str]:
+    """Return the paths of those of the named records that have expired."""
+    paths = [f"{queue.dedup}/{name}" for name in names if name.startswith((_BY_KEY, _UNIQUE, _GONE))]
+    return [path for path in paths if _counting(path, now, alive) is None and not _is_young(path, now)]
 
 
-def over(spool: Spool, names: list[str], now: int) -> list[str]:
-    """Return the paths of the records among these whose window is over."""
-    paths = [f"{spool.dedup}/{name}" for name in names if name.startswith((_BY_KEY, _GONE))]
-    return [path for path in paths if _read(path, now) is None]
+def _is_young(path: str, now: int) -> bool:
+    """Say whether the record of a unique key is inside its window: it may be used again soon."""
+    return _kind(path) == _UNIQUE and os.readlink(path) > f"{now:x}~"
 
 
-def sweep(spool: Spool, names: list[str], now: int) -> int:
-    """Remove the records among these whose window is over. Takes the lock only to remove."""
-    if not over(spool, names, now):
+def sweep(queue: QueueDirectory, names: list[str], now: int, look: Callable[[], Alive]) -> int:
+    """Remove those of the named records that have expired. The lock is taken only to remove.
+
+    `look` returns which messages are alive at this moment.
+    """
+    if not expired(queue, names, now, look()):
         return 0
-    with spool:
-        found = over(spool, names, now)
-        release(found)
+    with queue:
+        found = expired(queue, names, now, look())
+        remove(*found)
     return len(found)
 
 
-def _path(spool: Spool, kind: str, key: str) -> str:
-    return f"{spool.dedup}/{kind}{hashlib.sha256(key.encode()).hexdigest()}"
+def forget_all(queue: QueueDirectory, tags: set[str]) -> None:
+    """Remove the records of all messages but those that are published under these tags. With the lock held."""
+    for name in os.listdir(queue.dedup):
+        path = f"{queue.dedup}/{name}"
+        if not name.startswith(".") and ((first := _read(path, 0)) is None or first.tag not in tags):
+            remove(path)
+
+
+def _path(queue: QueueDirectory, kind: str, key: str) -> str:
+    return f"{queue.dedup}/{kind}{_hash(key)}"
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _counting(path: str, now: int, alive: Alive, tag: str = "") -> First | None:
+    """Return the message of a record that still counts; one with this tag is that of the caller."""
+    found = _read(path, now)
+    if found is None or _kind(path) != _UNIQUE or found.tag == tag or alive(found):
+        return found
+    return None
 
 
 def _read(path: str, now: int) -> First | None:
     kind = _kind(path)
     try:
         expires, id, tag, *stem = os.readlink(path).split("~")
+        check_id(id)
         ends = int(expires, 16)
-    except (OSError, ValueError):  # none, or one that somebody else made
+    except (OSError, ValueError):  # missing, damaged, or made by another program
         return _read(_gone(path), now) if kind == _BY_ID else None
-    return First(id, tag, *stem[:1]) if kind == _BY_ID or ends > now else None
+    return First(id, tag, *stem[:1]) if kind in (_BY_ID, _UNIQUE) or ends > now else None
+
+
+def _is_gone(path: str, first: First) -> bool:
+    """Say whether the message of a record is remembered as done: its file was removed."""
+    by_id = f"{os.path.dirname(path)}/{_BY_ID}{_hash(first.id)}"
+    return not os.path.lexists(by_id) and os.path.lexists(_gone(by_id))
 
 
 def _kind(path: str) -> str:

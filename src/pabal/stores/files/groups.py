@@ -1,42 +1,26 @@
-"""Order within a queue: what each message says of it, and which member of a group may be next.
+"""Groups: which member of each group may be leased next.
 
-Of a group only the earliest waiting member leads, and only while none that came before it is held.
+Only the earliest waiting member of a group leads, and only while no member before it is in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from typing import NamedTuple, TypeAlias
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
 
 from pabal.stores.files.names import Slot
+from pabal.stores.files.order import Order
+from pabal.stores.files.settlement_folder import is_committed, read_plan
 
-
-class DocumentOrder(NamedTuple):
-    """What the document of a plain name says of when it comes, and to whom."""
-
-    id: str
-    priority: int = 0
-    due: int = 0
-    group: str = ""
-    stamp: int = 0
-    target: str = ""
-    expires: int = 0
-
-    def at(self, slot: Slot) -> DocumentOrder:
-        """Return the order under the name that the document has now."""
-        order = self._replace(due=slot.due) if slot.due else self
-        return order._replace(expires=0) if slot.revived else order
-
-
-Order: TypeAlias = Slot | DocumentOrder  # a native name says it all by itself
-# Reads the document of a plain name (directory, name, slot) and remembers its order.
-Learn: TypeAlias = Callable[[str, str, Slot], DocumentOrder | None]
+if TYPE_CHECKING:
+    from pabal.stores.files.root import Root
 
 
 class Member(NamedTuple):
-    """One that waits, and whether it lies with the delayed ones."""
+    """A waiting message of a group, and whether its file lies with the delayed ones."""
 
     stamp: int
     entry: str
@@ -45,14 +29,18 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    waiting: list[Member] = field(default_factory=list)
+    waiting: dict[str, Member] = field(default_factory=dict)  # by entry
+    order: list[Member] = field(default_factory=list)  # a heap; some of it may wait no longer
     held: dict[str, int] = field(default_factory=dict)  # name in flight -> stamp
     offered: str = ""
 
     def head(self) -> Member | None:
-        if not self.waiting or any(stamp < self.waiting[0].stamp for stamp in self.held.values()):
+        order = self.order
+        while order and self.waiting.get(order[0].entry) is not order[0]:
+            heappop(order)
+        if not order or any(stamp < order[0].stamp for stamp in self.held.values()):
             return None
-        return self.waiting[0]
+        return order[0]
 
 
 class Groups:
@@ -67,19 +55,16 @@ class Groups:
         self._holders.clear()
 
     def join(self, order: Order, entry: str, *, delayed: bool) -> None:
-        """Let a message wait in its group."""
-        heappush(self._groups.setdefault(order.group, _Group()).waiting, Member(order.stamp, entry, delayed))
+        """Add a waiting message to its group."""
+        group, member = self._groups.setdefault(order.group, _Group()), Member(order.stamp, entry, delayed)
+        group.waiting[entry] = member
+        heappush(group.order, member)
 
     def leave(self, key: str, entry: str) -> None:
-        """Take a message that waits no longer out of its group."""
+        """Remove a message that no longer waits from its group."""
         group = self._groups.get(key)
-        if group is None:
-            return
-        if group.waiting and group.waiting[0].entry == entry:
-            heappop(group.waiting)
-        else:
-            group.waiting = [member for member in group.waiting if member.entry != entry]
-            heapify(group.waiting)
+        if group is not None:
+            group.waiting.pop(entry, None)
 
     def hold(self, order: Order, name: str) -> None:
         """Note that a member is in flight under this name."""
@@ -87,18 +72,18 @@ class Groups:
         self._holders[name] = order.group, order.id
 
     def holder(self, name: str) -> tuple[str, str] | None:
-        """Return group and id of what is in flight under this name."""
+        """Return group and id of the message in flight under this name."""
         return self._holders.get(name)
 
     def release(self, name: str) -> str:
-        """Note that nothing is in flight under this name any more; return the group that goes on."""
+        """Note that no message is in flight under this name any more; return its group."""
         key, _ = self._holders.pop(name, ("", ""))
         if key in self._groups:
             self._groups[key].held.pop(name, None)
         return key
 
     def to_offer(self, key: str) -> Member | None:
-        """Return the member that leads and was not offered yet."""
+        """Return the member that leads, if it was not offered yet."""
         group = self._groups.get(key)
         if group is None:
             return None
@@ -112,7 +97,7 @@ class Groups:
         self._groups[key].offered = entry
 
     def leads(self, key: str, entry: str) -> bool:
-        """Say whether this one may be leased; it is no longer on offer then."""
+        """Say whether this member may be leased; it is no longer offered then."""
         group = self._groups.get(key)
         if group is None:
             return False
@@ -120,3 +105,42 @@ class Groups:
             group.offered = ""
         head = group.head()
         return head is not None and head.entry == entry
+
+
+class UnfinishedSettlements:
+    """Members that were settled with follow-ups but whose folder is not finished: each counts as in flight until then.
+
+    The verdict may be a retry, and then the message comes back to the head of its group.
+    """
+
+    def __init__(self, root: Root, queue: str) -> None:
+        self._root = root
+        self._queue = queue
+        self.names: dict[str, str] = {}  # by folder: the name under which its message was in flight
+
+    def add(self, id: str, token: str, name: str) -> bool:
+        """Say whether the message that was in flight under this name lies in such a folder, and remember it."""
+        prefix = f"{id}~{token}~"
+        for each in os.listdir(self._root.settling):
+            folder = f"{self._root.settling}/{each}"
+            if each.startswith(prefix) and is_committed(folder):
+                self.names[folder] = name
+                return True
+        return False
+
+    def finished(self) -> Iterator[str]:
+        """Yield the names of the messages whose folders are finished by now, and forget them."""
+        for folder, name in list(self.names.items()):
+            if not is_committed(folder):
+                del self.names[folder]
+                yield name
+
+    def reload(self) -> Iterator[tuple[str, str, Slot]]:
+        """Forget all, and yield folder, name and slot of each message of this queue that lies in a folder."""
+        self.names.clear()
+        for each in os.listdir(self._root.settling):
+            folder = f"{self._root.settling}/{each}"
+            plan = read_plan(folder)
+            slot = None if plan is None else self._root.names.parse(plan["name"])
+            if plan is not None and plan["queue"] == self._queue and slot is not None and is_committed(folder):
+                yield folder, plan["name"], slot

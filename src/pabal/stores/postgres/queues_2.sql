@@ -1,4 +1,4 @@
--- How messages leave: verdicts, reviving, purging, setting aside, and taking in what comes from another store.
+-- Settle, revive, purge, set aside, and take in messages from another store.
 
 -- Lock the groups of these messages.
 create function pabal.lock_groups(number integer, names text[]) returns void language plpgsql as $$
@@ -10,7 +10,7 @@ begin
 end $$;
 
 -- Apply each verdict whose token is current, with its follow-ups. Kinds: 0 done, 1 done and kept, 2 retry, 3 dead.
--- The answer has 0 for applied, 1 for repeated, 2 for lost. No message may be named twice.
+-- The answer has 0 for applied, 1 for repeated, 2 for lost. No message may occur twice.
 create function pabal.settle(
   numbers integer[], ids text[], tokens text[], kinds smallint[], delays double precision[], failures text[]
 ) returns smallint[] language plpgsql as $$
@@ -21,7 +21,7 @@ declare
   rung integer[];
   outcomes smallint[];
 begin
-  -- What is settled is in flight, and so alive: where no group is alive, none has to be locked.
+  -- Settled messages are in flight: if no group has live members, there is no group to lock.
   if exists (
     select from pabal.messages where queue_id = any(numbers) and grp is not null and state < 4
   ) then
@@ -30,11 +30,11 @@ begin
       join pabal.messages as m on m.queue_id = told.number and m.id = told.id where m.grp is not null
     ));
   end if;
-  -- Rows are locked one after the other in the order of their ids, so that two who settle the same do not deadlock.
+  -- Rows are locked in the order of their ids, so that two calls for the same messages do not deadlock.
   with changed as (
     update pabal.messages as m set
       state = case kinds[ord] when 2 then (case when delays[ord] > 0 then 1 else 0 end) when 3 then 5 else 4 end,
-      moment = at,
+      state_since = at,
       due_at = case when kinds[ord] = 2 then at + delays[ord] else m.due_at end,
       failure = case when kinds[ord] = 2 then coalesce(failures[ord], m.failure) else failures[ord] end,
       document = case when kinds[ord] = 0 then null else m.document end
@@ -68,8 +68,8 @@ begin
   return outcomes;
 end $$;
 
--- Apply plain verdicts of done for what one token holds of one queue: the usual many, with less to say of each. The
--- answer is null if all were applied.
+-- Apply plain acks of one queue under one token: the usual call, with fewer arguments. The answer is null if all were
+-- applied.
 create function pabal.ack(number integer, names text[], under text) returns smallint[] language plpgsql as $$
 declare
   most integer := cardinality(names);
@@ -80,14 +80,14 @@ begin
     return pabal.settle(array_fill(number, array[most]), names, array_fill(under, array[most]),
       array_fill(0::smallint, array[most]), array_fill(0::double precision, array[most]), array_fill(null::text, array[most]));
   end if;
-  update pabal.messages as m set state = 4, moment = at, failure = null, document = null
+  update pabal.messages as m set state = 4, state_since = at, failure = null, document = null
   from (select number as queue, unnest(names) as id order by id) as told
   where m.queue_id = told.queue and m.id = told.id and m.state + 0 = 2 and m.token = under;
   get diagnostics applied = row_count;
   if applied = most then
     return null;
   end if;
-  -- What this transaction wrote was applied just above.
+  -- A row written by this transaction was applied above.
   return array(
     select case
       when m.token = under and m.state = 4 then (case when m.xmin = pg_current_xact_id()::xid then 0 else 1 end)
@@ -98,7 +98,7 @@ begin
   );
 end $$;
 
--- After verdicts: let the next of each group come up, hold back who came back to a group that it does not lead.
+-- After verdicts: make the next member of each group ready, and hold back members that came back while another leads.
 create function pabal.regroup(numbers integer[], ids text[], kinds smallint[], applied bigint[]) returns integer[]
 language plpgsql as $$
 declare
@@ -126,7 +126,7 @@ begin
   return rung;
 end $$;
 
--- Take what cannot be read out of the way, if the token still holds it.
+-- Set aside messages that cannot be read, if the token still holds them.
 create function pabal.set_aside(number integer, names text[], under text, states smallint[], failures text[])
 returns integer language plpgsql as $$
 declare
@@ -135,7 +135,7 @@ declare
 begin
   perform pabal.lock_groups(number, names);
   for member in
-    update pabal.messages as m set state = told.state, moment = pabal.wall(), failure = told.failure
+    update pabal.messages as m set state = told.state, state_since = pabal.wall(), failure = told.failure
     from (select number as queue, * from unnest(names, states, failures) as told (id, state, failure) offset 0) as told
     where m.id = told.id and m.queue_id = told.queue
       and ((m.state = 2 and m.token = under) or (under = '' and m.state in (0, 1, 3, 5)))
@@ -167,7 +167,7 @@ begin
       state = case when dead.grp is not null and exists (
         select from pabal.messages as o where o.queue_id = number and o.grp = dead.grp and o.state < 4
       ) then 3 else 0 end,
-      attempt = 0, due_at = at, moment = at, token = '', failure = null, expires_at = null
+      attempt = 0, due_at = at, state_since = at, token = '', failure = null, expires_at = null
     where m.queue_id = number and m.id = dead.id and m.state = 5;
     if found then
       revived := revived || dead.id;
@@ -179,7 +179,7 @@ begin
   return revived;
 end $$;
 
--- Remove what has been in one of these states since a time; of some ids only, if any are given.
+-- Remove messages that have been in one of these states for `age` seconds; with `names`, of these only.
 create function pabal.purge(number integer, among smallint[], age double precision, most integer, names text[])
 returns integer language plpgsql as $$
 declare
@@ -190,21 +190,21 @@ declare
   removed integer;
 begin
   if names is null then
-    -- `state > 2` is what the index of settled messages is known by: looking for old ones costs the same however many.
+    -- `state > 2` selects the index of settled messages: finding old ones costs the same however many there are.
     chosen := array(
       select unnest(array(
         select m.id from pabal.messages as m
-        where m.queue_id = number and m.state = s and m.state > 2 and m.moment <= before limit most
+        where m.queue_id = number and m.state = s and m.state > 2 and m.state_since <= before limit most
       ) || array(
         select m.id from pabal.messages as m
-        where m.queue_id = number and m.state = s and s <= 2 and m.moment <= before limit most
+        where m.queue_id = number and m.state = s and s <= 2 and m.state_since <= before limit most
       )) from unnest(among) as s limit most
     );
   else
     chosen := array(
       select m.id from (select number as queue, unnest(names) as id) as told
       join pabal.messages as m on m.queue_id = told.queue and m.id = told.id
-      where m.state = any(among) and m.moment <= before limit most
+      where m.state = any(among) and m.state_since <= before limit most
     );
   end if;
   if chosen = '{}' then
@@ -227,11 +227,52 @@ begin
   return removed;
 end $$;
 
--- Take in messages as they stood in another store. Ids that are here are left alone; the answer has those taken in.
+-- Apply a retention: as purge, but only what was too old at a look at least `pause` seconds ago as well. So a clock of
+-- the server that jumped ahead for a moment removes nothing.
+create function pabal.trim(
+  number integer, among smallint[], age double precision, most integer, pause double precision
+) returns integer language plpgsql as $$
+declare
+  at double precision := pabal.wall();
+  reading double precision := pabal.steady();
+  look record;
+  removed integer;
+begin
+  select l.wall, l.steady into look from pabal.looks as l where l.queue_id = number and l.state = among[1];
+  if look.wall > at then
+    delete from pabal.looks as l where l.queue_id = number and l.state = among[1];
+  end if;
+  if not exists (
+    select from unnest(among) as s where exists (
+      select from pabal.messages as m
+      where m.queue_id = number and m.state = s and m.state > 2 and m.state_since <= at - age
+    ) or exists (
+      select from pabal.messages as m
+      where m.queue_id = number and m.state = s and s <= 2 and m.state_since <= at - age
+    )
+  ) then
+    return 0;
+  end if;
+  if look.wall is null or look.wall > at then
+    insert into pabal.looks values (number, among[1], at, reading) on conflict do nothing;
+    return 0;
+  end if;
+  if reading - look.steady < pause then
+    return 0;
+  end if;
+  removed := pabal.purge(number, among, pabal.wall() - look.wall + age, most, null);
+  if removed < most then
+    update pabal.looks as l set wall = at, steady = reading where l.queue_id = number and l.state = among[1];
+  end if;
+  return removed;
+end $$;
+
+-- Take in messages of another store. Ids that exist here are skipped; the answer has the others. `dues` and `expiries`
+-- are instants of the client's clock, which showed `asked_at` at the call.
 create function pabal.carry(
   number integer, ids text[], states smallint[], attempts integer[], ranks smallint[], dues double precision[],
   targets text[], groups text[], keys text[], expiries double precision[], failures text[], crcs bigint[],
-  sizes integer[], documents bytea, keep double precision
+  sizes integer[], documents bytea, keep double precision, asked_at double precision
 ) returns text[] language plpgsql as $$
 declare
   at double precision := pabal.wall();
@@ -239,6 +280,8 @@ declare
   enters smallint;
   passed integer := 0;
 begin
+  dues := pabal.shifted(dues, at - asked_at);
+  expiries := pabal.shifted(expiries, at - asked_at);
   perform pabal.take_locks(array(
     select pabal.lock_of('g', number, grp) from unnest(groups) as grp where grp is not null
     union all select pabal.lock_of('k', number, key) from unnest(keys) as key where key is not null
@@ -251,7 +294,7 @@ begin
     ) then
       enters := 3;
     end if;
-    insert into pabal.messages (queue_id, state, rank, attempt, due_at, moment, id, target, grp, dedup_key, dedup_until,
+    insert into pabal.messages (queue_id, state, rank, attempt, due_at, state_since, id, target, grp, dedup_key, dedup_until,
       expires_at, failure, crc, document)
     values (number, enters, ranks[i], attempts[i], dues[i], at, ids[i], targets[i], groups[i], keys[i],
       case when keys[i] is not null then at + keep end, expiries[i], failures[i], crcs[i],
@@ -267,12 +310,13 @@ begin
   return taken;
 end $$;
 
--- Apply verdicts and publish, in the same step, the follow-ups of those that were applied: `places` says whose each is.
+-- Apply verdicts and publish, in the same step, the follow-ups of those that were applied: `places` has the position of
+-- the verdict of each follow-up.
 create function pabal.settle_then(
   numbers integer[], ids text[], tokens text[], kinds smallint[], delays double precision[], failures text[],
   places integer[], then_numbers integer[], then_ids text[], then_ranks smallint[], then_delays double precision[],
-  then_targets text[], then_groups text[], then_keys text[], then_windows double precision[],
-  then_expiries double precision[], then_crcs bigint[], then_sizes integer[], then_documents bytea
+  then_targets text[], then_groups text[], then_keys text[], then_expiries double precision[], then_terms jsonb,
+  then_crcs bigint[], then_sizes integer[], then_documents bytea, asked_at double precision
 ) returns smallint[] language plpgsql as $$
 declare
   outcomes smallint[];
@@ -290,21 +334,21 @@ begin
   select array_agg(number order by ord) as numbers, array_agg(id order by ord) as ids,
     array_agg(rank order by ord) as ranks, array_agg(delay order by ord) as delays,
     array_agg(target order by ord) as targets, array_agg(grp order by ord) as groups,
-    array_agg(key order by ord) as keys, array_agg(keep order by ord) as windows,
-    array_agg(expiry order by ord) as expiries, array_agg(crc order by ord) as crcs,
-    array_agg(size order by ord) as sizes,
+    array_agg(key order by ord) as keys, array_agg(expiry order by ord) as expiries,
+    case when then_terms is not null then jsonb_agg(then_terms -> (ord - 1)::integer order by ord) end as terms,
+    array_agg(crc order by ord) as crcs, array_agg(size order by ord) as sizes,
     string_agg(substring(then_documents from (past - size + 1)::integer for size), ''::bytea order by ord) as documents
   into next
   from (
     select *, sum(size) over (order by ord) as past
     from unnest(places, then_numbers, then_ids, then_ranks, then_delays, then_targets, then_groups, then_keys,
-      then_windows, then_expiries, then_crcs, then_sizes) with ordinality
-      as draft (place, number, id, rank, delay, target, grp, key, keep, expiry, crc, size, ord)
+      then_expiries, then_crcs, then_sizes) with ordinality
+      as draft (place, number, id, rank, delay, target, grp, key, expiry, crc, size, ord)
   ) as draft
   where outcomes[place] = 0;
   if next.ids is not null then
     perform pabal.publish(next.numbers, next.ids, next.ranks, next.delays, next.targets, next.groups, next.keys,
-      next.windows, next.expiries, null, next.crcs, next.sizes, next.documents);
+      next.expiries, next.terms, next.crcs, next.sizes, next.documents, asked_at);
   end if;
   return outcomes;
 end $$;

@@ -1,85 +1,104 @@
-"""Verdicts as the columns of one statement: the token is compared where the row is changed."""
+"""Settle in one statement, whose columns are the verdicts: it compares the token where it changes the row."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from pabal.codec import Codec
 from pabal.errors import Uncertain
-from pabal.sql.links import Link
+from pabal.sql.postgres_link import Link
 from pabal.store import Done, Outcome, Retry, Settlement, Verdict
-from pabal.stores.postgres.rows import Sheet, array, columns_of, text_of, words, write_down
-from pabal.stores.postgres.schema import Schema
+from pabal.stores.postgres.publish import Encoded, Publisher, array, columns_of, texts
+from pabal.stores.rows import EncodedDraft, failure_text
 
 _OUTCOMES = (Outcome.APPLIED, Outcome.REPEATED, Outcome.LOST)
 _DONE, _KEEP, _RETRY, _DEAD = range(4)
 _PLAIN = Done()
 _ARGUMENTS = "%s::integer[], %s::text[], %s::text[], %s::smallint[], %s::double precision[], %s::text[]"
-_LIMITS = 9  # the column of max_waiting, by which follow-ups are never kept out
 _ACK = "select pabal.ack(%s, %s::text[], %s)"
 _SETTLE = f"select pabal.settle({_ARGUMENTS})"
 _THEN = f"""
 select pabal.settle_then({_ARGUMENTS}, %s::integer[], %s::integer[], %s::text[], %s::smallint[],
-  %s::double precision[], %s::text[], %s::text[], %s::text[], %s::double precision[], %s::double precision[],
-  %s::bigint[], %s::integer[], %b::bytea)"""
+  %s::double precision[], %s::text[], %s::text[], %s::text[], %s::double precision[], %s::jsonb,
+  %s::bigint[], %s::integer[], %b::bytea, %s)"""
 
 
-class Settling:
-    """One call of settle: its settlements with their follow-ups written down."""
+class Settler(Publisher):
+    def settle(self, settlements: Sequence[Settlement], *, durable: bool = False) -> list[Outcome]:
+        """Apply each verdict that is current, with its follow-ups. Every commit here is durable."""
+        self._server.require_usable()
+        then = {place: self._encode(verdict.then) for place, (_, verdict) in enumerate(settlements) if verdict.then}
+        for queue in {receipt.queue for receipt, _ in settlements}:
+            self._number(queue)
+        outcomes: dict[int, Outcome] = {}
+        for places in _rounds(settlements):
+            some = [settlements[place] for place in places]
+            follow_ups = [(ord, one) for ord, place in enumerate(places, 1) for one in then.get(place, ())]
+            found = self._server.run(partial(self._settle, some, follow_ups))
+            outcomes.update(zip(places, found, strict=True))
+        found = [outcomes[place] for place in range(len(settlements))]
+        self._counters.settled(settlements, found)
+        return found
 
-    def __init__(self, settlements: Sequence[Settlement], codec: Codec) -> None:
-        self.rounds = _rounds(settlements)
-        self._settlements = settlements
-        self._then: dict[int, list[Sheet]] = {
-            place: write_down(verdict.then, codec) for place, (_, verdict) in enumerate(settlements) if verdict.then
-        }
+    def _settle(
+        self, settlements: Sequence[Settlement], follow_ups: Sequence[tuple[int, EncodedDraft[bytes]]], link: Link
+    ) -> list[Outcome]:
+        """Apply verdicts, of which none names the same message as another.
 
-    @property
-    def queues(self) -> list[str]:
-        """Name the queues that follow-ups go to."""
-        return list({sheet.draft.queue for sheets in self._then.values() for sheet in sheets})
-
-    def run(self, places: Sequence[int], known: Mapping[str, int], schema: Schema, link: Link) -> list[Outcome]:
-        """Settle those at some places of the call. After a try that was cut off, what is lost may have been applied."""
-        statement, values = self._statement(places, known)
-        [(numbers,)] = link.ask(schema(statement), values)
+        `follow_ups` are drafts, each with the position of its settlement, from 1 on.
+        """
+        statement, values = _statement(settlements, follow_ups, self._known, self._clock.now())
+        [(numbers,)] = link.ask(self._sql(statement), values)
         if numbers is None:
-            return [Outcome.APPLIED] * len(places)
+            return [Outcome.APPLIED] * len(settlements)
         outcomes = [_OUTCOMES[number] for number in numbers]
         if link.again and Outcome.LOST in outcomes:
-            ids = tuple(self._settlements[place].receipt.id for place in places)
+            # An earlier try was cut off: a receipt that is lost now may have been applied by it.
+            ids = tuple(receipt.id for receipt, _ in settlements)
             raise Uncertain("the link broke: these verdicts may have been applied, or the leases were lost before", ids)
         return outcomes
 
-    def _statement(self, places: Sequence[int], known: Mapping[str, int]) -> tuple[str, list[Any]]:
-        told = [self._settlements[place] for place in places]
-        sheets = [(ord, sheet) for ord, place in enumerate(places, 1) for sheet in self._then.get(place, ())]
-        if sheets:
-            then = columns_of([sheet for _, sheet in sheets], dict(known))
-            del then[_LIMITS]
-            return _THEN, [*_columns(told, known), array(ord for ord, _ in sheets), *then]
-        if _acks_of_one(told):
-            first = told[0].receipt
-            return _ACK, [known.get(first.queue, -1), words(receipt.id for receipt, _ in told), first.token]
-        return _SETTLE, _columns(told, known)
+
+def _statement(
+    settlements: Sequence[Settlement],
+    follow_ups: Sequence[tuple[int, EncodedDraft[bytes]]],
+    known: dict[str, int],
+    now: float,
+) -> tuple[str, list[Any]]:
+    if follow_ups:
+        encoded: Encoded = [one for _, one in follow_ups]
+        columns = columns_of(encoded, known, now, limited=False)
+        return _THEN, [*_columns(settlements, known), array(ord for ord, _ in follow_ups), *columns]
+    first = settlements[0].receipt
+    if _are_acks_of_one_lease(settlements):
+        return _ACK, [known.get(first.queue, -1), texts(receipt.id for receipt, _ in settlements), first.token]
+    return _SETTLE, _columns(settlements, known)
 
 
-def _acks_of_one(told: Sequence[Settlement]) -> bool:
-    """Say whether these are plain acks of what one token holds of one queue: the usual call."""
-    first = told[0].receipt
+def _are_acks_of_one_lease(settlements: Sequence[Settlement]) -> bool:
+    """Return whether these are plain acks of one queue under one token: the usual call."""
+    first = settlements[0].receipt
     return all(
-        verdict == _PLAIN and receipt.token == first.token and receipt.queue == first.queue for receipt, verdict in told
+        verdict == _PLAIN and receipt.token == first.token and receipt.queue == first.queue
+        for receipt, verdict in settlements
     )
 
 
-def _columns(told: Sequence[Settlement], known: Mapping[str, int]) -> list[Any]:
+def _columns(settlements: Sequence[Settlement], known: Mapping[str, int]) -> list[Any]:
     return [
-        array(known.get(receipt.queue, -1) for receipt, _ in told),
-        words(receipt.id for receipt, _ in told),
-        words(receipt.token for receipt, _ in told),
-        array(_kind(verdict) for _, verdict in told),
-        array(verdict.delay if type(verdict) is Retry else 0.0 for _, verdict in told),
-        words(text_of(verdict.failure) for _, verdict in told),
+        array(known.get(receipt.queue, -1) for receipt, _ in settlements),
+        texts(receipt.id for receipt, _ in settlements),
+        texts(receipt.token for receipt, _ in settlements),
+        array(_kind(verdict) for _, verdict in settlements),
+        array(_delay(verdict) for _, verdict in settlements),
+        texts(failure_text(verdict.failure) for _, verdict in settlements),
     ]
+
+
+def _delay(verdict: Verdict) -> float:
+    """Return the delay of a retry; below 0 if its lease does not count as an attempt."""
+    if type(verdict) is not Retry:
+        return 0.0
+    return verdict.delay if verdict.counted else -1.0
 
 
 def _kind(verdict: Verdict) -> int:
@@ -91,7 +110,7 @@ def _kind(verdict: Verdict) -> int:
 
 
 def _rounds(settlements: Sequence[Settlement]) -> Sequence[Sequence[int]]:
-    """Return the places of the settlements, shared out so that none of a round names the same message twice."""
+    """Return the positions of the settlements, in rounds none of which names the same message twice."""
     if len({receipt.id for receipt, _ in settlements}) == len(settlements):
         return [range(len(settlements))] if settlements else []
     rounds: list[list[int]] = []

@@ -1,160 +1,202 @@
-"""Check and repair: what damage, crashes and strangers leave in a database and its body folder.
+"""Check and repair: the file, its rows, stuck groups, body files without rows.
 
-Never revives what is dead, and touches no message that somebody holds.
+Never revives dead messages, and never takes a message from the consumer that holds it.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from pabal.clock import Clock
-from pabal.codec import Codec
-from pabal.errors import DecodeError, StoreFailed
+from pabal.durable import translated
+from pabal.errors import StoreFailed
 from pabal.sql.connection import Connection
-from pabal.sql.sqlite import Database
+from pabal.sql.pages import PageFile
+from pabal.sql.place import real_path
+from pabal.sql.repair import mend_faults
 from pabal.sql.writer import Transaction
 from pabal.store import Finding
-from pabal.stores.sqlite.bodies import Bodies, BodyFolder
-from pabal.stores.sqlite.groups import release
-from pabal.stores.sqlite.moves import take_spent
-from pabal.stores.sqlite.rows import DEAD, HELD, STATES, DocumentGone, fault, read_message
+from pabal.stores.rows import HELD
+from pabal.stores.sqlite.bodies import BodyFolder
+from pabal.stores.sqlite.damaged_rows import (
+    Diagnosis,
+    Row,
+    Rows,
+    is_unchanged,
+    mend_copy,
+    name_queues,
+    queue_faults,
+    restore,
+)
+from pabal.stores.sqlite.groups import head, release
+from pabal.stores.sqlite.maintain import take_orphans
+from pabal.stores.sqlite.queues import Queues
+from pabal.stores.sqlite.rescue import rescue
 
 _SLICE = 500
 _LEFTOVER_SECONDS = 60.0  # a younger file may belong to a publish that has not committed yet
-
-_DOCUMENTS = """
-select messages.seq, queues.name, messages.queue_id, messages.id, state, attempt, crc, document
-from messages join queues on queues.id = messages.queue_id
-where messages.seq > ? and state <> 2 and state not in (4, 6) order by messages.seq limit ?"""
-_SET_ASIDE = (
-    "update messages set state = ?, moment = ?, failure = ? where seq = ? and id = ? and state = ? returning grp"
-)
+# `state > 2` is the condition of an index, which SQLite does not conclude from `state = 3`.
 _HELD_GROUPS = """
 select distinct queues.name, queue_id, grp from messages join queues on queues.id = queue_id
 where state = 3 and state > 2"""
 _NAMED = """
 select exists (select 1 from messages join queues on queues.id = queue_id
-  where queues.name = ?1 and messages.id = ?2 and document = ?3) or exists (select 1 from spent where name = ?3)"""
+  where queues.name = ?1 and messages.id = ?2 and document = ?3)
+  or exists (select 1 from orphaned_files where name = ?3)"""
 
 
-def check(db: Database, bodies: Bodies, codec: Codec, clock: Clock, *, repair: bool) -> list[Finding]:
-    """Return everything found, in the order of its weight."""
-    findings = list(_check_file(db))
-    if findings:
-        return findings  # nothing in a damaged file can be relied on
-    findings += _check_documents(db, bodies, codec, clock, repair)
-    findings += _check_groups(db, repair)
-    if isinstance(bodies, BodyFolder):
-        findings += _check_leftovers(db, bodies, repair)
-    if not db.room.ballast.present:
-        if repair:
-            db.room.ballast.restore()
-        findings.append(
-            Finding(f"{db.path}.ballast", "there is no ballast", "make it when there is room", db.room.ballast.present)
-        )
-    return findings
+class Checker(Queues):
+    def check(self, *, repair: bool) -> list[Finding]:
+        """Look for damage and leftovers, and repair them if asked; the most serious findings come first."""
+        mends = partial(mend_copy, codec=self._codec, bodies=self._bodies, clock=self._clock)
+        adds = partial(rescue, bodies=self._bodies, clock=self._clock)
+        findings = [Finding(*found) for found in self._db.check(mends, adds, repair=repair)]
+        if not all(finding.repaired for finding in findings):
+            return findings  # nothing in a damaged file can be relied on
+        if findings:
+            self._known.clear()
+        findings += self._check_queues(repair)
+        findings += self._check_rows(repair)
+        findings += self._check_groups(repair)
+        if isinstance(self._bodies, BodyFolder):
+            findings += self._check_leftovers(self._bodies, repair)
+        ballast = self._db.reserve.ballast
+        if not ballast.present:
+            if repair:
+                ballast.restore()
+            place = f"{self._db.path}.ballast"
+            remedy = "make it when there is room"
+            findings.append(Finding(place, "there is no ballast", remedy, ballast.present, ordinary=True))
+        return findings
 
+    def rescue(self, path: Path) -> int:
+        """Add the messages that are whole in the pages of a damaged database; return how many."""
+        with translated(f"reading {path}"):
+            pages = PageFile(real_path(path))
+        try:
+            return self._db.write(
+                lambda tx: rescue(tx.connection, pages, self._bodies, self._clock), durable=True, essential=True
+            )
+        finally:
+            pages.close()
+            self._known.clear()
 
-def _check_file(db: Database) -> Iterator[Finding]:
-    for (answer,) in db.read(lambda connection: connection.execute("pragma quick_check").fetchall()):
-        if answer != "ok":
-            yield Finding(str(db.path), str(answer), "restore a copy, or save what can be read with sqlite3 .recover")
+    def _check_queues(self, repair: bool) -> Iterator[Finding]:
+        found = self._db.read(queue_faults)
+        if found and repair:
+            self._db.write(
+                lambda tx: mend_faults(tx.connection, queue_faults(tx.connection)), durable=True, essential=True
+            )
+            self._known.clear()
+        for fault in found:
+            yield Finding(fault.where, fault.problem, fault.remedy, repair)
 
+    def _check_rows(self, repair: bool) -> Iterator[Finding]:
+        rows = Rows(self._db.read, self._codec, self._bodies, self._clock)
+        for row, diagnosis in rows.damaged(documents=True):
+            mends = bool(repair and diagnosis.values)
+            if mends:
+                found = self._db.write(partial(self._restore, row, diagnosis), durable=True, essential=True)
+            else:
+                found = self._db.read(partial(is_unchanged, row))
+            if found:  # else a consumer has handled it meanwhile, and its file may be gone for that reason
+                yield Finding(diagnosis.where, diagnosis.problem, diagnosis.remedy, mends)
+        names = rows.names()
+        if names and repair:
+            self._db.write(lambda tx: name_queues(tx.connection, names), durable=True, essential=True)
+            self._known.clear()
+        for number, name in names.items():
+            yield Finding(f"queue {number}", f"all its messages are of queue {name}", f"name it {name}", repair)
 
-def _check_documents(db: Database, bodies: Bodies, codec: Codec, clock: Clock, repair: bool) -> Iterator[Finding]:
-    seq = 0
-    while rows := db.read(_slice_after(seq)):
-        seq = rows[-1][0]
-        for row in rows:
-            try:
-                exc = _fault(row, bodies, codec)
-            except StoreFailed as failed:
-                yield Finding(f"{row[1]}/{row[3]}", str(failed), "see to the disk")
-                continue
-            if exc is not None:
-                yield _mend(db, clock, row, exc, repair=repair)
-
-
-def _slice_after(seq: int) -> Any:
-    def work(connection: Connection) -> list[tuple[Any, ...]]:
-        return connection.execute(_DOCUMENTS, (seq, _SLICE)).fetchall()
-
-    return work
-
-
-def _fault(row: tuple[Any, ...], bodies: Bodies, codec: Codec) -> DecodeError | None:
-    *_, state, _, crc, place = row
-    try:
-        read_message(codec, bodies, place, crc)
-    except DocumentGone as exc:
-        # A dead one without its document has been told of already, and can only be purged.
-        return None if state == DEAD else exc
-    except DecodeError as exc:
-        return exc
-    return None
-
-
-def _mend(db: Database, clock: Clock, row: tuple[Any, ...], exc: DecodeError, *, repair: bool) -> Finding:
-    seq, queue, number, id, was, attempt, *_ = row
-    state, failure = fault(exc, clock.now(), attempt)
-
-    def work(tx: Transaction) -> bool:
-        found = tx.run(_SET_ASIDE, (state, clock.now(), failure, seq, id, was)).fetchall()
-        for changed in found:
-            release(tx, number, queue, changed)
-        return bool(found)
-
-    done = db.write(work, durable=True, essential=True) if repair else False
-    return Finding(f"{queue}/{id}", exc.reason, f"set it aside as {STATES[state]}", done)
-
-
-def _check_groups(db: Database, repair: bool) -> Iterator[Finding]:
-    groups: Any = db.read(lambda connection: connection.execute(_HELD_GROUPS).fetchall())
-    for queue, number, group in groups:
-
-        def work(tx: Transaction, queue: str = queue, number: int = number, group: str = group) -> bool:
+    def _restore(self, row: Row, diagnosis: Diagnosis, tx: Transaction) -> bool:
+        """Restore a row if it is still as it was found; let its group go on."""
+        if not is_unchanged(row, tx.connection):
+            return False
+        restore(tx.connection, row, diagnosis)
+        group, number = row.values["grp"], row.values["queue_id"]
+        if isinstance(group, str) and isinstance(number, int):
+            queue = diagnosis.where.partition("/")[0]
             release(tx, number, queue, [group])
-            return queue in tx.rings
+        return True
 
-        if db.read(_stuck(number, group)):
-            done = db.write(work, durable=True, essential=True) if repair else False
-            yield Finding(
-                f"{queue}, group {group}", "it waits for a message that has left", "let the next come up", done
+    def _check_groups(self, repair: bool) -> Iterator[Finding]:
+        groups: Any = self._db.read(lambda db: db.execute(_HELD_GROUPS).fetchall())
+        for queue, number, group in groups:
+            if self._db.read(partial(_is_stuck, number, group)):
+                work = partial(_let_go_on, queue, number, group)
+                done = repair and self._db.write(work, durable=True, essential=True)
+                yield Finding(
+                    f"{queue}, group {group}", "it waits for a message that has left", "let the next come up", done
+                )
+
+    def _check_leftovers(self, bodies: BodyFolder, repair: bool) -> Iterator[Finding]:
+        """Set old files aside that no message names, and put orphaned files back that one names.
+
+        No file is removed but those of settled messages, which the database lists: it may be the wrong database.
+        """
+        while repair and (
+            names := self._db.write(partial(take_orphans, _SLICE, self._clock.now()), durable=True, essential=True)
+        ):
+            bodies.drop(names)
+        for name in bodies.orphans():
+            if self._db.read(partial(is_named, name)):
+                yield _moved(
+                    Finding(f"bodies/{name}", "its message is here, and the file among the orphaned", "put it back"),
+                    partial(bodies.put_back, name) if repair else None,
+                )
+        for name in self._leftovers(bodies):
+            yield _moved(
+                Finding(f"bodies/{name}", "no message names this file", f"set it aside in {bodies.orphaned}"),
+                partial(self._orphan, bodies, name) if repair else None,
             )
 
+    def _leftovers(self, bodies: BodyFolder) -> list[str]:
+        """Return the names of old files that no message names."""
+        # The time of change, as the file system reports it: both readings come from the same clock.
+        oldest = time.time() - _LEFTOVER_SECONDS
+        return [
+            name
+            for name, stat in bodies.files()
+            if max(stat.st_mtime, stat.st_ctime) <= oldest and not self._db.read(partial(is_named, name))
+        ]
 
-def _stuck(number: int, group: str) -> Any:
-    statement = "select state from messages where queue_id = ? and grp = ? and state < 4 order by seq limit 1"
-    return lambda connection: connection.execute(statement, (number, group)).get == HELD
+    def _orphan(self, bodies: BodyFolder, name: str) -> bool:
+        """Set a file aside that no message names. False if one names it now."""
+        reason = f"no message of {self._db.path} names this file"
+
+        def work(tx: Transaction) -> bool:
+            # Inside a transaction: a publish that wants to name this file has to wait, and then finds it gone.
+            if is_named(name, tx.connection):
+                return False
+            bodies.set_aside(name, reason)
+            return True
+
+        return self._db.write(work, durable=False)
 
 
-def _check_leftovers(db: Database, bodies: BodyFolder, repair: bool) -> Iterator[Finding]:
-    while repair and (names := db.write(partial(take_spent, _SLICE), durable=True, essential=True)):
-        bodies.drop(names)
-    # Time of change, as the file system tells it: both readings come from the same clock.
-    oldest = time.time() - _LEFTOVER_SECONDS
-    leftovers = [
-        name
-        for name, stat in bodies.files()
-        if max(stat.st_mtime, stat.st_ctime) <= oldest and not db.read(_named(name))
-    ]
-    if repair and leftovers:
-        db.write(lambda tx: None, durable=True)  # on the disk too no message names them, before they go
-    for name in leftovers:
-        done = db.write(partial(_remove, bodies, name), durable=False) if repair else False
-        yield Finding(f"bodies/{name}", "no message names this file", "remove it", done)
+def _is_stuck(number: int, group: str, db: Connection) -> bool:
+    found = head(Transaction(db), number, group)
+    return found is not None and found[1] == HELD
 
 
-def _named(name: str) -> Any:
+def _let_go_on(queue: str, number: int, group: str, tx: Transaction) -> bool:
+    release(tx, number, queue, [group])
+    return queue in tx.wakeups
+
+
+def _moved(finding: Finding, move: Callable[[], bool | None] | None) -> Finding:
+    """Return the finding as it is after its file was moved."""
+    if move is None:
+        return finding
+    try:
+        return finding._replace(repaired=move() is not False)
+    except StoreFailed as exc:
+        return finding._replace(remedy=f"{finding.remedy}, which failed: {exc}")
+
+
+def is_named(name: str, db: Connection) -> bool:
+    """Return whether a message names this file, or it is that of a settled message."""
     queue, file = name.split("/", 1)
     id = file.removesuffix(".json").split("~")[0]
-    return lambda connection: connection.execute(_NAMED, (queue, id, name)).get
-
-
-def _remove(bodies: BodyFolder, name: str, tx: Transaction) -> bool:
-    # Inside a transaction: whoever wants to name this file has to wait, and then finds it gone.
-    if _named(name)(tx.connection):
-        return False
-    bodies.drop([name])
-    return True
+    return bool(db.execute(_NAMED, (queue, id, name)).get)

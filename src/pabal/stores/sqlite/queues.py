@@ -1,67 +1,98 @@
-"""Queues as rows: their numbers, which never change and are therefore remembered, and their settings."""
+"""The table of queues: numbers, which never change and are therefore cached, and settings."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pabal import jsontext
+from pabal.clock import Clock
+from pabal.codec import Codec
 from pabal.errors import NameTaken
 from pabal.names import check_name
-from pabal.sql.connection import Connection
+from pabal.sql.connection import Conflict, Connection, check_text, damaged_index
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
+from pabal.store import Counters, KnownSettings
+from pabal.stores.consumers import FileRegister
+from pabal.stores.counters import FileCounters
+from pabal.stores.rows import read_settings
+from pabal.stores.sqlite.bodies import Bodies
 
+_NEW = "insert into queues (name) values (?) returning id"
+_LISTED = """
+select name from queues where not exists (select 1 from meta where key = 'deleted.' || queues.id)
+or exists (select 1 from messages where queue_id = queues.id) order by name collate binary"""
+_UNDELETE = "delete from meta where key = 'deleted.' || ?"
 _NAMED = "from queues where name = ?1 and name = ?1 collate binary"
 
 
-def queue_id(tx: Transaction, known: Mapping[str, int], name: str) -> int:
-    """Return the number of a queue, which comes into being here if need be; whoever watches it will be woken."""
-    number = known.get(name) or tx.rings.get(name)
-    if number is None:
-        found = tx.run("select id, name from queues where name = ?", (name,)).fetchone()
-        if found is not None and found[1] != name:
-            raise NameTaken(f"queue {name!r} differs from {found[1]!r} only in case: use one of them")
-        number = found[0] if found else tx.run("insert into queues (name) values (?) returning id", (name,)).get
-    tx.rings[name] = number
-    return number
-
-
 class Queues:
-    """The queues of one database. `known` holds the numbers that were committed and seen."""
+    """The database of a store and its queues: the base of the other parts of the store.
 
-    def __init__(self, db: Database) -> None:
+    `_known` caches the numbers of queues that were read from the database, so that they are certainly committed.
+    """
+
+    def __init__(self, db: Database, clock: Clock, codec: Codec, bodies: Bodies) -> None:
         self._db = db
-        self.known: dict[str, int] = {}
+        self._clock = clock
+        self._codec = codec
+        self._bodies = bodies
+        self._known: dict[str, int] = {}
+        self._counters = FileCounters(f"{db.path}.counters", clock)
+        self._consumers = FileRegister(f"{db.path}.consumers", clock)
 
-    def number(self, name: str) -> int | None:
-        """Return the number of a queue, or None if there is no such queue."""
-        number = self.known.get(name)
-        if number is None:
-            check_name(name)
-            number = self._db.read(lambda db: db.execute(f"select id {_NAMED}", (name,)).get)
-            if number is not None:
-                self.known[name] = number
-        return number
+    def counters(self, queue: str) -> Counters:
+        """Return the cumulative counts of a queue."""
+        self._db.require_usable()
+        return self._counters.total(check_name(queue))
 
-    def names(self) -> list[str]:
-        """Name every queue, sorted."""
+    def queues(self) -> list[str]:
+        """Return the name of every queue, sorted."""
 
         def look(db: Connection) -> list[str]:
-            return [row[0] for row in db.execute("select name from queues order by name collate binary")]
+            return [check_text(row[0]) for row in db.execute(_LISTED)]
 
         return self._db.read(look)
 
-    def settings(self, name: str) -> Mapping[str, Any] | None:
+    def settings(self, queue: str) -> Mapping[str, Any] | None:
         """Return the document given to `configure`, or None."""
-        text = self._db.read(lambda db: db.execute(f"select settings {_NAMED}", (name,)).get)
-        settings: Mapping[str, Any] | None = None if text is None else jsontext.decode(text.encode())
-        return settings
+        return read_settings(queue, self._db.read(lambda db: db.execute(f"select settings {_NAMED}", (queue,)).get))
 
-    def configure(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Keep a document for this queue and wake its watchers."""
+    def configure(self, queue: str, settings: Mapping[str, Any], *, known: KnownSettings = ...) -> bool:
+        """Keep a document for this queue and wake its watchers; with `known`, only if it has that document now."""
         text = jsontext.encode(dict(settings)).decode()
-        check_name(name)
+        check_name(queue)
 
-        def work(tx: Transaction) -> None:
-            tx.run("update queues set settings = ? where id = ?", (text, queue_id(tx, self.known, name)))
+        def work(tx: Transaction) -> bool:
+            if known is not ... and known != read_settings(queue, tx.run(f"select settings {_NAMED}", (queue,)).get):
+                return False
+            number = self._number_in(tx, queue)
+            tx.run("update queues set settings = ? where id = ?", (text, number))
+            tx.run(_UNDELETE, (number,))
+            return True
 
-        self._db.write(work, durable=True, essential=True)
+        return self._db.write(work, durable=True, essential=True)
+
+    def _number(self, queue: str) -> int | None:
+        """Return the number of a queue, or None if there is no such queue."""
+        number = self._known.get(queue)
+        if number is None:
+            check_name(queue)
+            number = self._db.read(lambda db: db.execute(f"select id {_NAMED}", (queue,)).get)
+            if number is not None:
+                self._known[queue] = number
+        return number
+
+    def _number_in(self, tx: Transaction, queue: str) -> int:
+        """Return the number of a queue, which is made if it is missing; its watchers are woken by the commit."""
+        number = self._known.get(queue) or tx.wakeups.get(queue)
+        if number is None:
+            found = tx.run("select id, name from queues where name = ?", (queue,)).fetchone()
+            if found is not None and found[1] != queue:
+                raise NameTaken(f"queue {queue!r} differs from {found[1]!r} only in case: use one of them")
+            try:
+                number = found[0] if found else tx.run(_NEW, (queue,)).get
+                tx.run(_UNDELETE, (number,))
+            except Conflict as exc:
+                raise damaged_index(tx.connection) from exc
+        tx.wakeups[queue] = number
+        return number

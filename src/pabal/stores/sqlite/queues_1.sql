@@ -1,12 +1,14 @@
 -- Queues and their messages.
 --
--- state     0 ready, 1 delayed, 2 inflight, 3 held (ready, but behind the head of its group), 4 done, 5 dead, 6 corrupt
--- moment    when it came into this state; for one in flight, the reading of the boot clock at which its lease ends
--- token     of the last lease; kept after it was settled, so that a repeated verdict is known
--- document  a blob is the document itself, a text the name of the file that holds it; null when only a tombstone is left
--- crc       of the document, so that damage is found when the message is leased
+-- state        0 ready, 1 delayed, 2 inflight, 3 held (ready, but not the first of its group), 4 done, 5 dead, 6 corrupt
+-- state_since  when the message came into this state
+-- lease_until  for a message in flight, the reading of the boot clock at which its lease ends
+-- token        of the last lease; kept after the settlement, so that a repeated verdict is recognized
+-- document     a blob is the document itself, a text the name of its file; null when only a tombstone is left
+-- crc          of the document, so that damage is found when the message is leased
 --
--- State, moment and token keep their width from state to state: then a lease overwrites a row in place.
+-- State, lease_until and token keep their width from state to state, so that a lease overwrites a row in place. That is
+-- why their defaults are as wide as real values.
 
 create table queues (
   id integer primary key,
@@ -21,7 +23,8 @@ create table messages (
   attempt integer not null default 0,
   priority integer not null,
   due_at real not null,
-  moment real not null,
+  state_since real not null,
+  lease_until real not null default -0.5,
   token text not null default '////////////////',
   id text not null,
   target text not null default '',
@@ -37,15 +40,15 @@ create table messages (
 create unique index messages_id on messages (queue_id, id);
 create index messages_ready on messages (queue_id, target, priority desc, due_at, id) where state = 0;
 create index messages_delayed on messages (queue_id, due_at) where state = 1;
-create index messages_inflight on messages (queue_id, moment, token) where state = 2;
-create index messages_aside on messages (queue_id, state, moment) where state > 2;
+create index messages_inflight on messages (queue_id, lease_until, token) where state = 2;
+create index messages_aside on messages (queue_id, state, state_since) where state > 2;
 create index messages_group on messages (queue_id, grp) where grp is not null and state < 4;
 create index messages_dedup on messages (queue_id, dedup_key, dedup_until) where dedup_key is not null;
 create index messages_expiring on messages (queue_id, expires_at)
   where expires_at is not null and state <> 2 and state < 4;
 
--- Files of settled messages, to be removed once a synced commit has followed.
-create table spent (
+-- Files of settled or removed messages, to be removed after a synced commit.
+create table orphaned_files (
   seq integer primary key,
   name text not null
 );
@@ -62,12 +65,12 @@ select
   priority,
   cast(due_at * 1000 as integer) as available_at,
   case when state = 2
-    then cast((moment + (select value from meta where key = 'booted_at')) * 1000 as integer)
+    then cast((lease_until + (select value from meta where key = 'booted_at')) * 1000 as integer)
   end as lease_until,
   attempt,
   'msg:' || queues.name || ':' || messages.id as message_key,
   case when state = 5 then coalesce(nullif(failure ->> '$.reason', ''), failure ->> '$.code') end as dlq_reason,
-  case when state = 5 then cast(moment * 1000 as integer) end as dlq_at,
+  case when state = 5 then cast(state_since * 1000 as integer) end as dlq_at,
   target as target_consumer_id,
   cast(expires_at * 1000 as integer) as expired_at
 from messages join queues on queues.id = messages.queue_id;
@@ -86,7 +89,7 @@ select
   ) as value,
   'message' as value_type,
   coalesce(created_at, cast(due_at * 1000 as integer)) as created_at,
-  cast(iif(state = 2, due_at, moment) * 1000 as integer) as updated_at,
+  cast(iif(state = 2, due_at, state_since) * 1000 as integer) as updated_at,
   cast(expires_at * 1000 as integer) as expires_at
 from (
   select

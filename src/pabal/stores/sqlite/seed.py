@@ -1,9 +1,10 @@
-"""Databases of the original system: their `kv` and `msg_index` tables are taken over when opened, in one transaction.
+"""Databases of the original system: opening one takes over its tables `kv` and `msg_index`, in one transaction.
 
-Nothing is thrown away: an envelope that cannot be read becomes corrupt, rows that are no messages stay in `seed_kv`.
+Nothing is dropped: an envelope that cannot be read becomes corrupt, and rows that are no messages stay in `seed_kv`.
+The index of a hybrid store is refused, since its payloads are files: `takeover.py` reads it with them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -11,29 +12,28 @@ from pabal import jsontext
 from pabal.clock import Clock
 from pabal.codec import Codec
 from pabal.errors import DecodeError, InvalidInput, StoreRefused
-from pabal.message import MAX_PRIORITY, MIN_PRIORITY, Message
-from pabal.names import check_id, check_name
+from pabal.message import Message
 from pabal.sql.connection import Connection
 from pabal.store import Failure, FailureCode
+from pabal.stores.original import envelope_in, failure_of, id_of, message_in, refuse_names
+from pabal.stores.rows import CORRUPT, DEAD, DELAYED, DONE, INFLIGHT, READY, failure_text
 from pabal.stores.sqlite.bodies import Bodies, Document
-from pabal.stores.sqlite.rows import CORRUPT, DEAD, DELAYED, DONE, INFLIGHT, READY, text_of
 
 _WORDS = {"ready": READY, "delayed": DELAYED, "inflight": INFLIGHT, "dlq": DEAD, "archived": DONE}
 _INSERT = """
-insert into messages (queue_id, state, attempt, priority, due_at, moment, id, target, grp, dedup_key, dedup_until,
+insert into messages (queue_id, state, attempt, priority, due_at, state_since, id, target, grp, dedup_key, dedup_until,
 expires_at, failure, crc, document) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
 class Tables(NamedTuple):
-    """What the original's tables are called, and SQL that makes them in a new database, with their names left open."""
+    """The names of the tables of the original system."""
 
     kv: str = "kv"
     msg_index: str = "msg_index"
-    template: str = ""
 
 
 class Found(NamedTuple):
-    """A message as the two tables tell it; times in seconds."""
+    """A message of the two tables; times in seconds."""
 
     key: str
     queue: str
@@ -48,27 +48,23 @@ class Found(NamedTuple):
     expires_at: float | None
 
 
-def prepare_tables(connection: Connection, named: Tables) -> None:
-    """Run the template in a new database, and give tables of other names those that are taken over."""
+def rename_tables(connection: Connection, named: Tables) -> None:
+    """Rename tables of other names, so that they are taken over."""
     found = {row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'")}
-    if named.template and not found:
-        sql = named.template.replace("{{kv_table}}", named.kv).replace("{{msg_index_table}}", named.msg_index)
-        connection.execute(sql).fetchall()
-        found = {named.kv, named.msg_index}
     for name, ours in ((named.kv, "kv"), (named.msg_index, "msg_index")):
         if name != ours and name in found:
             connection.execute(f'alter table "{name}" rename to {ours}')
 
 
 def show_tables(connection: Connection, named: Tables) -> None:
-    """Offer the views under the names that are asked for too."""
+    """Make the views under the given names too."""
     for name, ours in ((named.kv, "kv"), (named.msg_index, "msg_index")):
         if name != ours:
             connection.execute(f'create view if not exists "{name}" as select * from {ours}')
 
 
 def set_tables_aside(connection: Connection) -> bool:
-    """Free the two names for the views; say whether there is anything to take over."""
+    """Rename the two tables, because the views have their names; return whether there are any."""
     tables = {
         row[0]
         for row in connection.execute(
@@ -87,10 +83,17 @@ def set_tables_aside(connection: Connection) -> bool:
 
 def adopt(connection: Connection, codec: Codec, bodies: Bodies, clock: Clock) -> None:
     """Take over messages and policies from the tables set aside."""
-    numbers = _queues(connection)
     now = clock.now()
-    rows = [_row(found, numbers[found.queue], codec, now) for found in _messages(connection)]
-    rows += [_stray(key, value, numbers, now) for key, value in _strays(connection)]
+    try:
+        numbers = _queues(connection)
+        rows = [_row(found, numbers[found.queue], codec, now) for found in messages_in(connection)]
+        rows += [_unindexed_row(key, value, numbers, now) for key, value in unindexed_in(connection)]
+    except (TypeError, ValueError, AttributeError, OverflowError, KeyError) as exc:
+        if isinstance(exc, InvalidInput):
+            raise
+        raise StoreRefused(
+            f"a row of kv or msg_index has a value of a wrong type ({exc}). Nothing was changed"
+        ) from exc
     names = {number: queue for queue, number in numbers.items()}
     places = bodies.put([Document(names[row[0]], row[6], row[-1]) for row in rows if row[-1] is not None])
     place = iter(places)
@@ -106,33 +109,16 @@ def _queues(connection: Connection) -> dict[str, int]:
         for key, value in connection.execute("select key, value from seed_kv where key like 'policy:%'")
     }
     names = {row[0] for row in connection.execute("select distinct queue from seed_index")}
-    names.update(_parts(key)[0] for key, _ in _strays(connection))
+    names.update(parts_of(key)[0] for key, _ in unindexed_in(connection))
     names.update(policies)
-    _refuse_names(names)
+    refuse_names(names)
     return {name: _queue(connection, name, policies.get(name)) for name in sorted(names)}
-
-
-def _refuse_names(names: set[str]) -> None:
-    illegal = []
-    for name in names:
-        try:
-            check_name(name)
-        except InvalidInput:
-            illegal.append(name)
-    folded: dict[str, str] = {}
-    illegal += [name for name in sorted(names) if folded.setdefault(name.lower(), name) != name]
-    if illegal:
-        raise StoreRefused(
-            f"queue names that cannot be taken over: {', '.join(repr(name)[:80] for name in sorted(illegal))}."
-            " A name is 1-200 of letters, digits, '-', '_' and inner dots, and no two differ only in case."
-            " Nothing was changed"
-        )
 
 
 def _queue(connection: Connection, name: str, policy: str | None) -> int:
     if policy is not None:
         try:
-            jsontext.read(policy.encode())
+            jsontext.read(bytes_of(policy))
         except InvalidInput as exc:
             raise StoreRefused(f"policy:{name} cannot be taken over: {exc}. Nothing was changed") from exc
     statement = "insert into queues (name, settings) values (?, ?) returning id"
@@ -140,7 +126,8 @@ def _queue(connection: Connection, name: str, policy: str | None) -> int:
     return number
 
 
-def _messages(connection: Connection) -> Iterator[Found]:
+def messages_in(connection: Connection, only: str | None = None) -> Iterator[Found]:
+    """Yield the messages of the index in the order of their times; of one queue if it is given."""
     columns = {row[1] for row in connection.execute("pragma table_info(seed_index)")}
     more = [
         name if name in columns else "null" for name in ("dlq_reason", "dlq_at", "target_consumer_id", "expired_at")
@@ -148,16 +135,22 @@ def _messages(connection: Connection) -> Iterator[Found]:
     query = f"""
 select message_key, queue, state, priority, available_at, attempt, seed_kv.value, {", ".join(more)}
 from seed_index left join seed_kv on seed_kv.key = message_key
-order by coalesce(created_at, available_at), message_key"""
-    for key, queue, state, priority, due, attempt, value, reason, died, target, expired in connection.execute(query):
+where ?1 is null or queue = ?1 order by coalesce(created_at, available_at), message_key"""
+    seen: set[str] = set()
+    for key, queue, state, priority, due, attempt, value, reason, died, target, expired in connection.execute(
+        query, (only,)
+    ):
+        if key in seen:
+            continue  # later versions of the original have no primary key here
+        seen.add(key)
         yield Found(
             key, queue, state, priority, due / 1000, attempt, value, reason or "", (died or 0) / 1000, target or "",
             expired / 1000 if expired else None,
         )  # fmt: skip
 
 
-def _strays(connection: Connection) -> list[tuple[str, str]]:
-    """Envelopes that no index row names: the original system could not see them."""
+def unindexed_in(connection: Connection) -> list[tuple[str, str]]:
+    """Return envelopes that no index row names: the original system could not see them."""
     statement = (
         "select key, value from seed_kv where key like 'msg:%' and key not in (select message_key from seed_index)"
     )
@@ -166,78 +159,73 @@ def _strays(connection: Connection) -> list[tuple[str, str]]:
 
 
 def _row(found: Found, number: int, codec: Codec, now: float) -> tuple[Any, ...]:
-    id = _id_of(found.key, found.queue)
+    id = id_in(found.key, found.queue)
     state = _WORDS.get(found.state)
     failure: Failure | None = None
     message, document = None, None
     if found.value is None:
         state, failure = DEAD, Failure(FailureCode.MISSING_PAYLOAD, "there was no envelope", now, found.attempt)
     else:
+        data = bytes_of(found.value)
         try:
+            envelope = envelope_in(data)
+            _require_payload(envelope)
             if state is None:
                 raise DecodeError(f"unknown state {found.state!r:.40}", b"")
-            message = _message(found, id, codec)
+            message = message_at(found, envelope, data, id)
             document = codec.encode(message, queue=found.queue)
+            if state == DEAD:
+                failure = failure_of(envelope, found.attempt, found.died_at or now, found.reason)
         except DecodeError as exc:
-            state, document = CORRUPT, found.value.encode()
+            state, document = CORRUPT, data
             failure = Failure(FailureCode.CORRUPT, exc.reason, now, found.attempt)
-    if state == DEAD and failure is None:
-        failure = Failure(FailureCode.NACKED, found.reason, found.died_at or now, found.attempt)
-    # A lease of the original carries no token that anybody could show: it has run out.
-    moment = 0.0 if state == INFLIGHT else (found.died_at or now) if state == DEAD else now
+    # A lease of the original system has no token, so nobody can settle it: its end is left in the past.
+    state_since = failure.at if state == DEAD and failure else now
     plain = message or Message(id=id, body=None)
     return (
-        number, state, found.attempt, plain.priority, found.due_at, moment, plain.id, plain.target, None,
+        number, state, found.attempt, plain.priority, found.due_at, state_since, plain.id, plain.target, None,
         plain.dedup_key or None, now if plain.dedup_key else None, plain.expires_at,
-        None if failure is None else text_of(failure), None if document is None else crc32(document), document,
+        failure_text(failure), None if document is None else crc32(document), document,
     )  # fmt: skip
 
 
-def _message(found: Found, id: str, codec: Codec) -> Message:
-    """Read a minimal envelope, whose payload and attributes are JSON text; the index knows better where both speak."""
-    assert found.value is not None
-    try:
-        envelope = jsontext.read(found.value.encode())
-    except InvalidInput as exc:
-        raise DecodeError(f"{exc.code}: {exc}", found.value.encode()) from exc
-    if not isinstance(envelope, dict):
-        raise DecodeError("InvalidEnvelope: not an object", found.value.encode())
-    if isinstance(envelope.get("payload"), str):
-        envelope["payload"] = _parsed(envelope["payload"])
-    if envelope.get("attributes") == "":
-        del envelope["attributes"]
-    envelope["priority"] = max(MIN_PRIORITY, min(MAX_PRIORITY, found.priority))
-    envelope["messageId"] = id
-    for name, value in (("targetConsumerId", found.target), ("expiredAt", (found.expires_at or 0) * 1000)):
-        envelope[name] = value or envelope.get(name) or None
-    return codec.decode(jsontext.encode(envelope), id=id, at=found.due_at)
+def _require_payload(envelope: Mapping[str, Any]) -> None:
+    """Raise StoreRefused for the row of a hybrid store, whose payload is a file that this database does not show."""
+    if "payload" not in envelope and "payloadPath" in envelope:
+        raise StoreRefused(
+            f"the database is the index of a hybrid store of the original system, whose payloads are files "
+            f"({envelope['payloadPath']!r:.200}): take it over into a new store with `pabal --url URL takeover "
+            f"DATABASE --payloads FOLDER`. Nothing was changed"
+        )
 
 
-def _parsed(payload: str) -> Any:
-    try:
-        return jsontext.read(payload.encode())
-    except InvalidInput:
-        return payload
+def message_at(found: Found, envelope: Mapping[str, Any], data: bytes, id: str) -> Message:
+    """Read an envelope; fields of the index come first."""
+    return message_in(
+        envelope, data, id=id, at=found.due_at,
+        priority=found.priority, target=found.target, expires_at=found.expires_at,
+    )  # fmt: skip
 
 
-def _stray(key: str, value: str, numbers: dict[str, int], now: float) -> tuple[Any, ...]:
-    queue, id = _parts(key)
-    failure = text_of(Failure(FailureCode.CORRUPT, "no row of msg_index named it", now))
-    data = value.encode()
+def _unindexed_row(key: str, value: str, numbers: dict[str, int], now: float) -> tuple[Any, ...]:
+    queue, id = parts_of(key)
+    failure = failure_text(Failure(FailureCode.CORRUPT, "no row of msg_index named it", now))
+    data = bytes_of(value)
     return (
-        numbers[queue], CORRUPT, 0, 0, now, now, _id_of(key, queue) if id else key, "", None, None, None, None,
+        numbers[queue], CORRUPT, 0, 0, now, now, id_in(key, queue) if id else key, "", None, None, None, None,
         failure, crc32(data), data,
     )  # fmt: skip
 
 
-def _parts(key: str) -> tuple[str, str]:
+def bytes_of(value: object) -> bytes:
+    """Return a value of the original table as bytes: SQLite lets a column of text hold anything."""
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def parts_of(key: str) -> tuple[str, str]:
     _, queue, id = (key.split(":", 2) + [""])[:3]
     return queue, id
 
 
-def _id_of(key: str, queue: str) -> str:
-    id = key.removeprefix(f"msg:{queue}:")
-    try:
-        return check_id(id)
-    except InvalidInput:
-        return f"seed-{crc32(key.encode()):08x}"
+def id_in(key: str, queue: str) -> str:
+    return id_of(key.removeprefix(f"msg:{queue}:"), key)

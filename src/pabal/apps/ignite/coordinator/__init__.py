@@ -1,0 +1,1 @@
+"""The coordinator: tasks, requests for help, proposals and progress, as decisions over one database."""

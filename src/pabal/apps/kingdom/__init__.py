@@ -1,0 +1,1 @@
+"""The kingdom: events come in, soldiers of generals work on them, and people get questions and results."""

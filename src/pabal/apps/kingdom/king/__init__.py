@@ -1,0 +1,1 @@
+"""The King: dispatches events to generals and reports their results to people, by rules alone."""

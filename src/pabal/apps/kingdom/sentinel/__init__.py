@@ -1,0 +1,1 @@
+"""The sentinel: runs the watchers of a kingdom and publishes their events."""

@@ -1,1 +1,0 @@
-"""The gateway of the chat: REST, Socket.IO and the page, in front of topics and a ledger."""

@@ -1,0 +1,1 @@
+"""The gateway: a store over HTTP, for programs that speak SQS. It stands on `pabal.aio` alone and keeps no state."""

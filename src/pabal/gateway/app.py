@@ -1,0 +1,201 @@
+"""The application of the gateway: its paths, the sizes and rights of requests, and requests whose client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+import pabal.aio
+from pabal.clock import Clock
+from pabal.errors import PabalError
+from pabal.gateway import looking
+from pabal.gateway.signature import RIGHTS, Key, Keys, Request
+from pabal.gateway.sqs import wire
+from pabal.gateway.sqs.errors import SqsError, error_of
+from pabal.gateway.sqs.service import Caller, Service
+from pabal.gateway.sqs.wire import Call, Written
+from pabal.queues.metrics import queues_metrics
+from pabal.queues.prometheus import prometheus_text
+from pabal.runtime.resources import store_metrics
+
+log = logging.getLogger("pabal.gateway")
+
+MOST_BYTES = 4 << 20  # of a request: ten messages, in a form
+_BODY_SECONDS = 30.0  # in which the body of a request must have come
+_CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/\d{8}/([a-z0-9-]+)/")
+_PLAIN = {"content-type": "text/plain; charset=utf-8"}
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client closed its connection before it had its answer."""
+
+
+class Gateway:
+    """Serves SQS at `/`, `/_aws/sqs/messages`, `/healthz`, `/readyz` and `/metrics`, as an ASGI application."""
+
+    def __init__(
+        self, mq: pabal.aio.Connection, clock: Clock, *, keys: Keys | None = None, read_only: bool = False
+    ) -> None:
+        self._mq = mq
+        self._clock = clock
+        self._keys = keys
+        self._read_only = read_only
+        self._service = Service(mq, clock)
+        self._under_way: set[asyncio.Task[Written]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            written = await self._answer(scope, receive)
+        except ClientGone:
+            return
+        headers = {**written.headers, "content-length": str(len(written.body))}
+        pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": written.status, "headers": pairs})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else written.body})
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+        await self._service.close()
+
+    def dismiss(self) -> None:
+        """End the long polls: what they would have taken stays in its queue, and clients ask again."""
+        for task in self._under_way:
+            task.cancel()
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Written:
+        path: str = scope["path"]
+        if path in ("/healthz", "/readyz", "/metrics"):
+            return await self._for_operators(path)
+        request_id = str(uuid4())
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        target = headers.get("x-amz-target", "")
+        form, wants_json = not target, headers.get("accept") == "application/json"
+        try:
+            body = await _body(receive)
+            query = scope["query_string"].decode("latin-1")
+            request = Request(
+                scope["method"], scope.get("raw_path", b"").decode("latin-1") or path, query, headers, body
+            )
+            key = self._keys.verified(request) if self._keys is not None else None
+            if path.startswith(looking.PATH):
+                return await self._look(path, query, key, request_id, wants_json=wants_json)
+            base = f"{scope['scheme']}://{headers.get('host', '')}"
+            call = _call(request, target, base, path)
+            if not call.action:
+                return wire.write_unknown_operation(request_id)
+            return await self._act(call, _caller(headers, base, key), receive, request_id)
+        except SqsError as exc:
+            return wire.write_error(exc, request_id, form=form, wants_json=wants_json)
+        except PabalError as exc:
+            return wire.write_error(error_of(exc), request_id, form=form, wants_json=wants_json)
+        except ClientGone:
+            raise
+        except Exception:
+            log.exception("a request failed")
+            error = SqsError("InternalFailure", f"The request failed; the log says why, under {request_id}.")
+            return wire.write_error(error, request_id, form=form, wants_json=wants_json)
+
+    async def _act(self, call: Call, caller: Caller, receive: Receive, request_id: str) -> Written:
+        self._check_shows(call.action)
+        act = self._service.call(call.action, call.given, caller)
+        # Only what waits is ended by a stop or with its client: anything else may be stored, and would be sent again.
+        result = await (self._unless_gone(act, receive) if call.action == "ReceiveMessage" else act)
+        return wire.write_answer(call, result, request_id)
+
+    def _check_shows(self, action: str) -> None:
+        if self._read_only and action not in RIGHTS["look"]:
+            raise SqsError("AccessDeniedException", f"This gateway only shows: {action} is not allowed.")
+
+    async def _look(self, path: str, query: str, key: Key | None, request_id: str, *, wants_json: bool) -> Written:
+        name = looking.name_asked(path, query)
+        if key is not None and not key.allows("LookAtMessages", name):
+            raise SqsError("AccessDeniedException", f"The key {key.access_key} may not look at {name}.")
+        found = await looking.look(self._mq, name, query)
+        call = Call("ReceiveMessage", {}, form=True, wants_json=wants_json)
+        return wire.write_answer(call, found, request_id)
+
+    async def _unless_gone(self, act: Coroutine[Any, Any, Any], receive: Receive) -> Any:
+        """Act, and stop if the client goes: what a long poll has taken then goes back to its queue."""
+        acting = asyncio.ensure_future(act)
+        going = asyncio.ensure_future(_gone(receive))
+        self._under_way.add(acting)
+        try:
+            await asyncio.wait([acting, going], return_when=asyncio.FIRST_COMPLETED)
+            if acting.done() and not acting.cancelled():
+                return acting.result()
+            if acting.cancelled():
+                raise SqsError("ServiceUnavailable", "The gateway is being stopped: ask again.")
+            raise ClientGone
+        finally:
+            self._under_way.discard(acting)
+            acting.cancel()
+            going.cancel()
+
+    async def _for_operators(self, path: str) -> Written:
+        if path == "/healthz":
+            return Written(200, _PLAIN, b"ok\n")
+        try:
+            names = await self._mq.queues()
+            if path == "/readyz":
+                return Written(200, _PLAIN, b"ready\n")
+            text = await self._mq.threads(self._figures, names)
+        except PabalError as exc:
+            return Written(503, _PLAIN, f"the store does not answer: {exc}\n".encode())
+        return Written(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text.encode())
+
+    def _figures(self, names: list[str]) -> str:
+        blocking = self._mq.blocking
+        figures = queues_metrics(blocking.store, map(blocking.queue, names), self._clock.now())
+        return prometheus_text({"store": store_metrics(blocking.store), **figures})
+
+
+def _call(request: Request, target: str, base: str, path: str) -> Call:
+    """Read the action and its parameters, whichever protocol they are in."""
+    if target:
+        return wire.read_json(target, request.body)
+    of_queue = path.strip("/")
+    text = "&".join(part for part in (request.query, request.body.decode("utf-8", "replace")) if part)
+    call = wire.read_form(text, f"{base}/{of_queue}" if of_queue else "", request.headers.get("accept", ""))
+    if of_queue and call.action in ("CreateQueue", "ListQueues"):
+        raise SqsError("InvalidAction", f"The action {call.action} is not valid for this endpoint.")
+    return call
+
+
+def _caller(headers: dict[str, str], base: str, key: Key | None) -> Caller:
+    found = _CREDENTIAL.search(headers.get("authorization", ""))
+    region = found[2] if found else "us-east-1"
+    return Caller(base, region) if key is None else Caller(base, region, key.name, key.allows)
+
+
+async def _body(receive: Receive) -> bytes:
+    """Read the body of a request; refuse one that is too large or comes too slowly."""
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > MOST_BYTES:
+                    raise SqsError("RequestEntityTooLarge", f"A request has at most {MOST_BYTES} bytes.")
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise SqsError("RequestTimeout", f"The body did not come within {_BODY_SECONDS:g} seconds.") from None
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

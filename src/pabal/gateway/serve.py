@@ -1,0 +1,137 @@
+"""Runs a gateway: binds its address, serves until SIGTERM or SIGINT, and finishes requests under way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+import pabal.aio
+from pabal.clock import Clock, SystemClock
+from pabal.errors import InvalidInput
+from pabal.gateway.app import Gateway
+from pabal.gateway.signature import Keys, read_keys
+from pabal.runtime.listening import address_of, bound_socket
+from pabal.runtime.origins import Origins, is_loopback
+
+log = logging.getLogger("pabal.gateway")
+
+_GRACE = 5  # seconds for requests under way to end
+_BACKLOG = 2048
+_CONNECTIONS = 2000  # at the same time; more are answered with 503
+_IDLE = 75  # seconds for which a connection without a request is kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a gateway serves, and what."""
+
+    url: str
+    host: str = "127.0.0.1"
+    port: int = 9324
+    keys: Path | None = None
+    hosts: tuple[str, ...] = ()  # names of this gateway, beside those of loopback
+    read_only: bool = False
+
+
+def serve(serving: Address, started: Callable[[str], None]) -> None:
+    """Serve until a signal; `started` is called with the address when the gateway answers."""
+    if serving.keys is None and not is_loopback(serving.host):
+        raise InvalidInput(
+            f"{serving.host} can be reached from elsewhere, and nobody would have to prove who they are: make keys with"
+            " `pabal gateway-keys add --keys FILE`, and give --keys FILE"
+        )
+    clock = SystemClock()
+    keys = None if serving.keys is None else Keys(read_keys(serving.keys), clock)
+    with closing(bound_socket(serving.host, serving.port)) as bound:
+        asyncio.run(_run(serving, keys, bound, started, clock))
+
+
+async def _run(
+    serving: Address, keys: Keys | None, bound: socket.socket, started: Callable[[str], None], clock: Clock
+) -> None:
+    async with pabal.aio.connect(serving.url, consumer="gateway") as mq:
+        gateway = Gateway(mq, clock, keys=keys, read_only=serving.read_only)
+        guarded = Guard(gateway, Origins(hosts=(serving.host, *serving.hosts)), any_host=keys is not None)
+        server = _Server(_config(guarded), gateway)
+        telling = asyncio.create_task(_tell(server, address_of("http", serving.host, bound), started))
+        try:
+            await server.serve([bound])
+        finally:
+            telling.cancel()
+            await gateway.close()
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        http="httptools",
+        ws="none",
+        loop="asyncio",
+        server_header=False,
+        access_log=False,
+        log_config=None,
+        backlog=_BACKLOG,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=_GRACE,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Ends long polls before it waits for requests under way."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gateway.dismiss()
+        await super().shutdown(sockets)
+
+
+class Guard:
+    """Refuses requests that a web page made: with a foreign Origin, or to a Host that is not ours (DNS rebinding)."""
+
+    def __init__(self, app: Gateway, origins: Origins, *, any_host: bool) -> None:
+        self._app = app
+        self._origins = origins
+        self._any_host = any_host  # requests are signed, and so is their Host
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        headers = dict(scope.get("headers", ()))
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin")
+        told = ""
+        if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):  # a link or picture of a page
+            told = "pages of other sites may not call the gateway"
+        elif not self._any_host and not self._origins.host_allowed(host):
+            told = f"nothing here is called {host!r:.80}: start the gateway with --allow-host"
+        elif not self._origins.origin_allowed(origin.decode("latin-1") if origin else None, host):
+            told = "pages of other sites may not call the gateway"
+        if not told:
+            await self._app(scope, receive, send)
+            return
+        body = f"{told}\n".encode()
+        plain = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 403, "headers": plain})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def _tell(server: uvicorn.Server, address: str, started: Callable[[str], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.01)
+    started(address)

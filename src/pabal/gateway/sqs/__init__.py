@@ -1,0 +1,1 @@
+"""The API of Amazon SQS over the queues of a store: the wire, the actions and their errors, as the service has them."""

@@ -1,1 +1,0 @@
-"""The envoy: the one that speaks to people, by chat, by HTTP and in the terminal."""

@@ -1,1 +1,0 @@
-"""A general: takes the tasks of one domain and has a soldier work on each."""

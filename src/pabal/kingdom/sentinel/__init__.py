@@ -1,1 +1,0 @@
-"""The sentinel: looks outside and turns what it sees into events."""

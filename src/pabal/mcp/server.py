@@ -1,0 +1,187 @@
+"""The MCP server: the tools of a desk, in both eras of the protocol.
+
+The transport comes from outside: `pabal.mcp.stdio` serves one client, and `make_server(desk).streamable_http_app()` is
+an application for any ASGI server. Who makes the desk closes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+from mcp.server.caching import CacheHint
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from pabal import jsontext
+from pabal.errors import (
+    ExtraMissing,
+    InvalidBody,
+    InvalidConfig,
+    InvalidInput,
+    InvalidName,
+    InvalidReceipt,
+    LeaseLost,
+    MessageUnknown,
+    NameTaken,
+    PabalError,
+    QueueFull,
+    QueueUnknown,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreMissing,
+    TooLarge,
+    Uncertain,
+)
+from pabal.mcp.desk import Desk
+from pabal.mcp.leases import Call
+from pabal.mcp.tools import INSTRUCTIONS, Arguments, Document, Tool
+from pabal.names import suggestion
+
+log = logging.getLogger("pabal.mcp")
+
+T = TypeVar("T")
+
+_THREADS = 64  # calls at the same time that may wait, and others; each needs one
+_ANSWERED = 256  # answered calls that a late cancellation still finds
+_FRESH = CacheHint(ttl_ms=3_600_000, scope="public")  # the tools change with the version of this package only
+
+# What an agent should do after an error; the first match counts.
+_NEXT: tuple[tuple[type[PabalError], str], ...] = (
+    (LeaseLost, "you no longer hold this message: do not repeat the work, call receive for the next one"),
+    (InvalidReceipt, "give the receipt exactly as receive returned it"),
+    (TooLarge, "write the content to a file and send its path"),
+    (InvalidConfig, "ask a person to correct the configuration"),
+    (NameTaken, "ack without a reply"),
+    (QueueUnknown, "call status to see the names"),
+    (MessageUnknown, "call look without id to see what is there"),
+    (InvalidName, "call status to see the names"),
+    (InvalidBody, "correct the body and call again"),
+    (InvalidInput, "correct the arguments and call again"),
+    (QueueFull, "wait a minute and call again"),
+    (StoreMissing, "a send makes a missing store; else ask a person to correct the URL or the workspace"),
+    (StoreFull, "the disk is full: ask a person; ack and fail still work"),
+    (Uncertain, "call again with the same dedup_key: nothing is stored twice"),
+    (StoreBusy, "call again in some seconds"),
+    (ExtraMissing, "ask a person to install it"),
+    (StoreError, "call again once; if it fails again, ask a person"),
+    (PabalError, "ask a person"),
+)
+
+
+def make_server(desk: Desk) -> Server[Any]:
+    """Make a server for one agent. Any number of connections may use it."""
+    return _Calls(desk).server
+
+
+class _Calls:
+    """The handlers of one server. Each tool runs in a thread, because the library waits in threads."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._tools: dict[str, Tool] = {tool.name: tool for tool in desk.tools}
+        self._listed = types.ListToolsResult.model_validate({"tools": [tool.document() for tool in desk.tools]})
+        self._limiters: dict[bool, anyio.CapacityLimiter] = {}  # apart for tools that wait, which hold up no others
+        self._answered: OrderedDict[types.RequestId, Call] = OrderedDict()
+        self.server: Server[Any] = Server(
+            "pabal",
+            version=version("pabal"),
+            title="Pabal",
+            description="Durable messages between agents, programs and people",
+            instructions=INSTRUCTIONS,
+            cache_hints={"tools/list": _FRESH},
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+        self.server.add_notification_handler(
+            "notifications/cancelled", types.CancelledNotificationParams, self._cancelled
+        )
+
+    async def _list(
+        self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return self._listed
+
+    async def _call(
+        self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        tool = self._tools.get(params.name)
+        if tool is None:
+            hint = suggestion(params.name, list(self._tools))
+            raise MCPError(types.INVALID_PARAMS, f"no tool {params.name!r:.80}; {hint}")
+        call = Call()
+        try:
+            arguments = tool.read(params.arguments or {})
+        except InvalidInput as exc:
+            return _failed(exc)
+        found = await self._run(tool.name, arguments, call)
+        if isinstance(found, PabalError):
+            return _failed(found)
+        if context.request is None and context.request_id is not None:
+            # On a stream of one client, whose ids are unique. A cancellation may cross the answer on its way.
+            self._answered[context.request_id] = call
+            while len(self._answered) > _ANSWERED:
+                self._answered.popitem(last=False)
+        text = types.TextContent(type="text", text=jsontext.encode(found).decode())
+        return types.CallToolResult(content=[text], structured_content=found)
+
+    async def _run(self, name: str, arguments: Arguments, call: Call) -> Document | PabalError:
+        """Run a tool in a thread. If this is cancelled, the tool stops waiting and gives back what it took."""
+        answered = False
+
+        async def watch() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                if not answered:
+                    call.stop()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(watch)
+                found = await self._in_thread(partial(self._serve, name, arguments, call), hasattr(arguments, "wait"))
+                answered = True
+                group.cancel_scope.cancel()
+            return found
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._in_thread(call.give_back)
+            raise
+
+    def _serve(self, name: str, arguments: Arguments, call: Call) -> Document | PabalError:
+        try:
+            return self._desk.serve(name, arguments, call)
+        except PabalError as exc:
+            call.give_back()  # the agent does not get what was taken
+            return exc
+        except Exception as exc:
+            call.give_back()
+            log.exception("%(tool)s failed", {"tool": name})
+            return PabalError(f"{name} failed unexpectedly: {type(exc).__name__}; the log of the server says more")
+
+    async def _in_thread(self, function: Callable[[], T], waits: bool = False) -> T:
+        if waits not in self._limiters:
+            self._limiters[waits] = anyio.CapacityLimiter(_THREADS)
+        return await anyio.to_thread.run_sync(function, limiter=self._limiters[waits])
+
+    async def _cancelled(self, context: ServerRequestContext[Any], params: types.CancelledNotificationParams) -> None:
+        """Give back what an answered call took: the client does not look at the answer of a call that it cancelled."""
+        call = self._answered.pop(params.request_id, None) if params.request_id is not None else None
+        if call is not None and context.request is None:
+            await self._in_thread(call.give_back)
+
+
+def _failed(exc: PabalError) -> types.CallToolResult:
+    """Return an error as the model sees it: what was found, and what to do next."""
+    advice = next(text for kind, text in _NEXT if isinstance(exc, kind))
+    text = f"{exc.code}: {str(exc).rstrip('.')}. Next: {advice}."
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

@@ -1,0 +1,1 @@
+"""The policy of a queue, and the schemas of its message bodies."""

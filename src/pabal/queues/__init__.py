@@ -1,0 +1,1 @@
+"""The core of queues: it works on the store contract and never imports a driver."""

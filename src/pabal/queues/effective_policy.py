@@ -1,0 +1,146 @@
+"""The effective policy of a queue, and the values that follow from it."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from pabal.clock import Clock, Refreshed
+from pabal.errors import InvalidPolicy
+from pabal.message import replace
+from pabal.policy.policy import ATTACHED, PAUSED, Policy, Settings, checked, document_of_settings, settings_from
+from pabal.policy.validation import Check, checker, rule_checker
+from pabal.store import Done, KnownSettings, Store, Terms
+
+
+class EffectivePolicy:
+    """The settings of a queue, and the values that follow from its policy; replaced whole when they change."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.policy = policy = settings.policy
+        self.paused = settings.paused
+        self.terms = Terms(policy.dedup_window, policy.max_bytes, policy.max_waiting)
+        self.done = Done(keep=policy.done_retention > 0)
+        # Whether messages are stored just as their publishers give them.
+        self.plain = not policy.ttl and policy.body_schema is None and policy.message_schema is None
+
+    @cached_property
+    def check(self) -> Check | None:
+        return _check_of(self.policy)  # made only where bodies are published: consumers need no schema package
+
+
+class PolicyCache(Refreshed[EffectivePolicy]):
+    """Returns the effective policy of a queue; read again at most once a second, so that changes reach consumers."""
+
+    def __init__(self, name: str, store: Store, clock: Clock) -> None:
+        super().__init__(clock.boot)
+        self._name = name
+        self._store = store
+
+    def configure(self, policy: Policy) -> None:
+        """Give the queue a policy, for all its users. All else that is kept of the queue stays as it is."""
+        policy = self._checked(policy)
+        try:
+            self._change(lambda settings: settings._replace(policy=policy), damaged=True)
+        except InvalidPolicy:  # what is kept cannot even be read
+            self._write(Settings(policy), ...)
+
+    def update(self, changes: Mapping[str, Any]) -> Policy:
+        """Change these fields of the policy as it is now, and nothing else; return the new policy."""
+
+        def changed(settings: Settings) -> Settings:
+            return settings._replace(policy=self._checked(replace(settings.policy, **changes)))
+
+        return self._change(changed).policy
+
+    def create(self, settings: Settings) -> bool:
+        """Give the queue these settings, unless it is there; return whether it was not."""
+        settings = settings._replace(policy=self._checked(settings.policy))
+        return self._name not in self._store.queues() and self._write(settings, None)
+
+    def ensure(self, policy: Policy) -> None:
+        """Give the queue a policy if it has none, another one, or one that cannot be read."""
+        try:
+            same = self._store.settings(self._name) is not None and self().policy == policy
+        except InvalidPolicy:
+            same = False
+        if not same:
+            self.configure(policy)
+
+    def pause(self, paused: bool) -> None:
+        """Change only this switch."""
+        self._change(lambda settings: settings._replace(paused=paused))
+
+    def attach(self, name: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        """Change the document that an application keeps with the queue; an empty one is removed."""
+
+        def changed(settings: Settings) -> Settings:
+            document = dict(change(settings.attached.get(name, {})))
+            others = {key: value for key, value in settings.attached.items() if key != name}
+            return settings._replace(attached={**others, name: document} if document else others)
+
+        self._change(changed)
+
+    def _checked(self, policy: Policy) -> Policy:
+        """Refuse a policy that this queue cannot have: one that cannot be read would stop every user of the queue."""
+        policy = checked(policy)
+        if policy.dead_letters.queue == self._name:
+            raise InvalidPolicy(f"dead_letters.queue: {self._name} cannot be the queue of its own dead letters")
+        _check_of(policy)  # a schema that cannot be used is refused here, not at the next publish
+        return policy
+
+    def _change(self, change: Callable[[Settings], Settings], *, damaged: bool = False) -> Settings:
+        """Change the settings as they are now, again if another process was faster; return the new ones.
+
+        With `damaged`, a policy that cannot be read is taken for the default one.
+        """
+        while True:
+            known = self._stored()
+            settings = change(self._parse(known, damaged))
+            if self._write(settings, known):
+                return settings
+
+    def _write(self, settings: Settings, known: KnownSettings) -> bool:
+        written = self._store.configure(self._name, document_of_settings(settings), known=known)
+        if written:
+            self.put(EffectivePolicy(settings))
+        return written
+
+    def _read(self, known: EffectivePolicy | None) -> EffectivePolicy:
+        settings = self._parse(self._stored())
+        return known if known is not None and known.settings == settings else EffectivePolicy(settings)
+
+    def _stored(self) -> Mapping[str, Any] | None:
+        try:
+            return self._store.settings(self._name)
+        except InvalidPolicy as exc:
+            raise self._unreadable(exc) from exc
+
+    def _parse(self, settings: Mapping[str, Any] | None, damaged: bool = False) -> Settings:
+        try:
+            return Settings() if settings is None else settings_from(settings)
+        except InvalidPolicy as exc:
+            if damaged and settings is not None:
+                return settings_from({key: settings[key] for key in (PAUSED, ATTACHED) if key in settings})
+            raise self._unreadable(exc) from exc
+
+    def _unreadable(self, exc: InvalidPolicy) -> InvalidPolicy:
+        return InvalidPolicy(
+            f"queue {self._name} has a policy that cannot be read: {str(exc).removeprefix('policy: ')}; give it"
+            f" another, with `pabal policy set {self._name} --file PATH` or configure(Policy(…))"
+        )
+
+
+def _check_of(policy: Policy) -> Check | None:
+    checks = [] if policy.body_schema is None else [checker(policy.body_schema)]
+    if policy.message_schema is not None:
+        checks.append(rule_checker(policy.message_schema))
+    if len(checks) < 2:
+        return checks[0] if checks else None
+
+    def both(body: Any) -> Any:
+        for each in checks:
+            each(body)
+        return body
+
+    return both

@@ -1,0 +1,323 @@
+"""Foreign files: files that another program moved among the waiting ones, read once and given their place.
+
+In the native layout a foreign file gets a native name, with the id in its document, else its stem, else a new id. A
+duplicate, by dedup key or by an id in its document, goes to the done ones with its reason. A file that is not a message
+is left alone until it has not been written to for two seconds: its writer may not have finished.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from pabal import durable, jsontext
+from pabal.errors import DecodeError, PabalError
+from pabal.filesystem import UNREADABLE, check_regular, close_all, open_into, read_whole, rename_new
+from pabal.ids import new_tag
+from pabal.message import Message
+from pabal.store import Draft, Failure, FailureCode, State
+from pabal.stores.files import dedup
+from pabal.stores.files.dedup import First
+from pabal.stores.files.index import Index
+from pabal.stores.files.names import Slot, digest, floor_ms, native_base
+from pabal.stores.files.order import order_of, remember
+from pabal.stores.files.queue_directory import QueueDirectory
+from pabal.stores.files.read import id_of_stem, is_live, set_aside
+from pabal.stores.files.root import Root
+from pabal.stores.files.settlement_folder import read_plan
+
+PATIENCE = 2.0  # seconds
+_FLUSHED = 200  # files flushed together, each with an open descriptor
+_SUSPECTS, _SUSPECT_BYTES = 1000, 8 << 20  # files that may be duplicates, compared together with all that is there
+_RECALLED = 1000  # files placed under one lock because their order need not be read
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Found(NamedTuple):
+    """A foreign file that is a message."""
+
+    directory: str
+    name: str
+    data: bytes
+    about: os.stat_result  # from before it was read
+    message: Message
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{self.name}"
+
+
+def take_in(root: Root, queue: QueueDirectory, index: Index) -> bool:
+    """Read the foreign files that the index has met; True if one was given its place. Takes the lock for each file."""
+    names = list(index.foreign)
+    moved = False
+    for start in range(0, len(names), _RECALLED):
+        with queue:
+            moved |= _recall(root, queue, index, names[start : start + _RECALLED])
+    names = list(index.foreign)
+    flushed: dict[str, os.stat_result] = {}
+    suspects: list[Found] = []
+    for number, name in enumerate(names):
+        if number % _FLUSHED == 0 and len(names) > 1:
+            flushed = _flush(queue, names[number : number + _FLUSHED])
+        seen = index.foreign.pop(name, None)  # before it is looked at: the name may arrive again meanwhile
+        if seen is None:
+            continue  # another thread has taken it
+        stays = True
+        try:
+            placed = _take_one(root, queue, index, name, seen, flushed.get(name))
+            if isinstance(placed, Found):
+                suspects.append(placed)
+                placed = False
+            stays, moved = placed is None, moved or bool(placed)
+        finally:
+            if stays:
+                index.foreign.setdefault(name, seen)
+        if len(suspects) >= _SUSPECTS or sum(len(found.data) for found in suspects) > _SUSPECT_BYTES:
+            moved |= _judge(root, queue, index, suspects)
+    if suspects:
+        moved |= _judge(root, queue, index, suspects)
+    if moved:
+        queue.sync(queue.waiting)
+    return moved
+
+
+def _recall(root: Root, queue: QueueDirectory, index: Index, names: Sequence[str]) -> bool:
+    """Place the files whose order was kept with them; True if there were any. With the lock held."""
+    found = False
+    for name in names:
+        slot = None if root.names.native else root.names.parse(name)
+        if slot is None:
+            continue
+        for directory in queue.waiting:
+            known = index.unread.recall(directory, name, slot)
+            if known is not None and index.foreign.pop(name, None) is not None:
+                index.orders.learn(slot.base, known.order, known.about)
+                index.arrive(name, directory)
+                found = True
+    return found
+
+
+def _flush(queue: QueueDirectory, names: Sequence[str]) -> dict[str, os.stat_result]:
+    """Flush many files at once, since each alone would wait for the disk; return the status of each before."""
+    fds: list[int] = []
+    closing = map(os.close, fds)
+    flushed: dict[str, os.stat_result] = {}
+    try:
+        for name in names:
+            with suppress(OSError):
+                path = f"{queue.waiting[0]}/{name}"
+                about = os.lstat(path)
+                if stat.S_ISREG(about.st_mode):  # to open a FIFO would wake its writer
+                    open_into(fds, path, _READ)
+                    flushed[name] = about
+        durable.sync_all(fds)
+        return flushed
+    finally:
+        close_all(closing)
+
+
+def _take_one(
+    root: Root, queue: QueueDirectory, index: Index, name: str, seen: float, flushed: os.stat_result | None
+) -> bool | Found | None:
+    """Place a file; False if there is nothing to place, None if it must be looked at again.
+
+    A file that may be a duplicate is returned, for `_judge`.
+    """
+    directory = next((path for path in queue.waiting if os.path.lexists(f"{path}/{name}")), "")
+    try:
+        about = os.lstat(f"{directory}/{name}") if directory else None
+        if about is None or (stat.S_ISDIR(about.st_mode) and not root.names.native):
+            return False  # gone, or a directory of the application
+        try:
+            found = _read(root, about, directory, name, flushed=flushed is not None and _is_same(about, flushed))
+        except UNREADABLE as exc:
+            if isinstance(exc, DecodeError) and _is_young(root, about, seen):
+                return None
+            with queue:
+                if not _is_same(about, os.lstat(f"{directory}/{name}")):
+                    return None
+                set_aside(root, queue, directory, name, exc)
+            return True
+        with queue:
+            if not _is_same(about, os.lstat(found.path)):
+                return None
+            suspect = _place(root, queue, index, found)
+        return True if suspect is None else suspect
+    except (FileNotFoundError, FileExistsError):
+        return False  # another process was quicker, or there is a file of that name
+
+
+def _read(root: Root, about: os.stat_result, directory: str, name: str, *, flushed: bool) -> Found:
+    path = f"{directory}/{name}"
+    check_regular(about)  # before it is opened, for to open a FIFO would wake its writer
+    data, _ = read_whole(path)
+    slot = None if root.names.native else root.names.parse(name)
+    stem = slot.base if slot is not None else root.names.stem(name.removesuffix(root.names.extension))
+    try:
+        message = root.codec.decode(data, id=id_of_stem(stem), at=about.st_mtime)
+    except (PabalError, OSError):
+        raise
+    except Exception as exc:  # whatever is wrong with this file, the others are served
+        raise DecodeError(f"{type(exc).__name__}: {exc}", data) from exc
+    if not flushed:
+        fds: list[int] = []
+        closing = map(os.close, fds)
+        try:
+            durable.sync(open_into(fds, path, _READ))
+        finally:
+            close_all(closing)
+    return Found(directory, name, data, about, message)
+
+
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Say whether a file is still the one that was read. Its writer may use the same name for the next."""
+    parts = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+    return all(getattr(one, part) == getattr(other, part) for part in parts)
+
+
+def _is_young(root: Root, about: os.stat_result, seen: float) -> bool:
+    # A file dated in the future gets the same time from when it was first seen.
+    return root.clock.now() - about.st_mtime < PATIENCE and root.clock.boot() - seen < PATIENCE
+
+
+def _judge(root: Root, queue: QueueDirectory, index: Index, suspects: list[Found]) -> bool:
+    """Place the files that are no duplicates, drop the others, and clear the list; True if there were any."""
+    moved = False
+    for found in suspects:
+        index.add_foreign(found.name)  # until it is judged
+    with queue:
+        present = PresentMessages(root, queue)
+        for found in suspects:
+            try:
+                if _is_same(found.about, os.lstat(found.path)):
+                    index.foreign.pop(found.name, None)
+                    _place(root, queue, index, found, present)
+                    moved = True
+            except (FileNotFoundError, FileExistsError):
+                pass  # another process was quicker, or there is a file of that name
+    suspects.clear()
+    return moved
+
+
+class PresentMessages:
+    """The messages that a queue has in some folder, by id, or by a hash of the stem if names are plain.
+
+    A corrupt file is no message: the same message, mended, may come again.
+    """
+
+    def __init__(self, root: Root, queue: QueueDirectory) -> None:
+        self._native = root.names.native
+        self._known: set[str] = set()
+        for name in os.listdir(queue.tmp):
+            self._add(root, name.partition("~")[2])
+        for state in (State.READY, State.DELAYED, State.INFLIGHT, State.DEAD, State.DONE):
+            for name in os.listdir(queue.dirs[state]):
+                self._add(root, name)
+        for each in os.listdir(root.settling):
+            plan = read_plan(f"{root.settling}/{each}")
+            for name in [] if plan is None else [plan["name"], *(o["file"].partition("~")[2] for o in plan["outputs"])]:
+                self._add(root, name)
+
+    def _add(self, root: Root, name: str) -> None:
+        slot = root.names.parse(name) if not name.endswith(".why") else None
+        if slot is not None:
+            self._known.add(slot.id if self._native else digest(slot.base, 10))
+
+    def add(self, first: First) -> None:
+        self._known.add(first.stem or first.id)
+
+    def __contains__(self, first: object) -> bool:
+        return isinstance(first, First) and (first.stem or first.id) in self._known
+
+
+def _claim(
+    root: Root, queue: QueueDirectory, records: list[dedup.Record], own: First, present: PresentMessages | None
+) -> First | None:
+    """Make the records of a file; return the message that was first, if there is one."""
+    if present is None:
+        return dedup.claim(records, own, root.now(), partial(is_live, root, queue))
+    first = dedup.adopt(records, own, root.now(), present.__contains__, partial(is_live, root, queue))
+    if first is None:
+        present.add(own)
+    return first
+
+
+def _place(
+    root: Root, queue: QueueDirectory, index: Index, found: Found, present: PresentMessages | None = None
+) -> Found | None:
+    """Give a file its place, or drop it as a duplicate; return it if this needs the messages that are present."""
+    return (_give_name if root.names.native else _give_order)(root, queue, index, found, present)
+
+
+def _give_name(
+    root: Root, queue: QueueDirectory, index: Index, found: Found, present: PresentMessages | None
+) -> Found | None:
+    message, now, tag = found.message, root.now(), new_tag()
+    records = dedup.records_of(queue, Draft(queue.name, message), root.clock.now())
+    id, first = message.id, _claim(root, queue, records, First(message.id, tag), present)
+    if first is not None:
+        if present is None:
+            return found
+        id = root.ids()
+        by_key = dedup.keys_of(records)
+        alive = partial(is_live, root, queue)
+        if dedup.first_of(by_key, now, alive) or root.codec.decode(found.data, id=id, at=found.about.st_mtime).id != id:
+            _drop(root, queue, found, _native(root, found, id, 0), first)
+            return None
+        # Only the name of its file was taken, by an earlier message that had no id either.
+        dedup.claim(by_key, First(id, tag), now, alive)
+    stamp = queue.next_stamp(root.clock.now()) if message.group else 0
+    slot = _native(root, found, id, stamp)
+    root.move(found.path, f"{queue.dirs[State.READY]}/{slot.base}{slot.extension}")
+    return None
+
+
+def _native(root: Root, found: Found, id: str, stamp: int) -> Slot:
+    due = min(floor_ms(found.about.st_mtime), root.now())
+    base = native_base(found.message, id, due, stamp=stamp, crc=zlib.crc32(found.data), own=False)
+    slot = root.names.parse(f"{base}{root.names.extension}")
+    assert slot is not None
+    return slot
+
+
+def _give_order(
+    root: Root, queue: QueueDirectory, index: Index, found: Found, present: PresentMessages | None
+) -> Found | None:
+    slot = root.names.parse(found.name)
+    if slot is None:
+        extension = root.names.extension if found.name.endswith(root.names.extension) else ""
+        better = f"{root.names.stem(found.name.removesuffix(extension))}{extension}"
+        if os.path.lexists(f"{found.directory}/{better}"):
+            better = f"{root.names.stem(f'{better.removesuffix(extension)}-{new_tag()}')}{extension}"
+        rename_new(found.path, f"{found.directory}/{better}")
+        about = os.lstat(f"{found.directory}/{better}")
+        found, slot = found._replace(name=better, about=about), root.names.parse(better)
+        assert slot is not None
+    order = order_of(root, found.message)
+    if slot.attempt == 0:
+        own = First(found.message.id, new_tag(), digest(slot.base, 10))
+        records = dedup.records_of(queue, Draft(queue.name, found.message), root.clock.now())
+        first = _claim(root, queue, records, own, present)
+        if first is not None and first.stem != own.stem:
+            if present is None:
+                return found
+            _drop(root, queue, found, slot, first)
+            return None
+    index.orders.learn(slot.base, order, found.about)
+    remember(found.path, order, claimed=True)
+    index.arrive(found.name, found.directory)
+    return None
+
+
+def _drop(root: Root, queue: QueueDirectory, found: Found, slot: Slot, first: First) -> None:
+    """Move a duplicate to the done ones, after its reason."""
+    target = f"{queue.dirs[State.DONE]}/{slot.base}~a0~s{root.now():x}.{first.tag or 'first'}{slot.extension}"
+    failure = Failure(FailureCode.DUPLICATE, f"{first.id} was first", root.clock.now())
+    root.write_small(f"{target}.why", jsontext.pretty(failure), synced=False)
+    root.move(found.path, target)

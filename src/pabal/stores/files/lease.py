@@ -1,0 +1,219 @@
+"""Lease, extend, take over, and when to look again: a lease is one rename that adds attempt, token and deadline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pabal.filesystem import UNREADABLE, rename_new
+from pabal.ids import consumer_tag, lease_token
+from pabal.store import Lease, Outcome, Receipt, State
+from pabal.stores.files.foreign import PATIENCE, take_in
+from pabal.stores.files.index import Index, index_of
+from pabal.stores.files.names import Slot, ceil_ms, digest, short_boot, short_token
+from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
+from pabal.stores.files.read import find_lease, order_in, read_failure, read_message, restate, set_aside, slots_in
+from pabal.stores.files.root import Root
+
+JUDGING_SECONDS = 5.0  # the lease of a process that takes over a message to judge it
+_LAST_DEADLINE = 16**10 - 1
+
+
+def lease(
+    root: Root, queue: QueueDirectory, limit: int, seconds: float, tag: str, *, consumer: str = "", token: str = ""
+) -> list[Lease]:
+    """Lease the first messages; see the contract. `tag` is that of the consumer."""
+    if token and (leases := _leases_of(root, queue, token)):
+        return leases
+    token, target = token or lease_token(tag), digest(consumer) if consumer else ""
+    leases = []
+    seen: set[str] = set()  # foreign files that were looked at and stay: their writers are still busy
+    while len(leases) < limit:
+        with queue:
+            index = queue.index or index_of(root, queue)
+            index.refresh()
+            fresh = index.foreign.keys() - seen
+            taken = [] if fresh else _take(root, queue, index, limit - len(leases), token, seconds, target)
+        if fresh:
+            # If some were taken in, another file may come by the name of one of these.
+            seen |= fresh & index.foreign.keys() if take_in(root, queue, index) else fresh
+            continue
+        leases += _read_all(root, queue, taken, token)
+        if not taken and not index.foreign.keys() - seen:
+            break
+    return leases
+
+
+def _take(
+    root: Root, queue: QueueDirectory, index: Index, limit: int, token: str, seconds: float, target: str
+) -> list[LeasedFile]:
+    taken: list[LeasedFile] = []
+    term = _term(root, token, seconds)
+    while len(taken) < limit:
+        found = index.pop(target)
+        if found is None:
+            break
+        name, slot = found
+        leased = root.names.leased(slot, slot.attempt + 1, term)
+        while not root.names.native and os.path.lexists(f"{queue.inflight}/{leased}"):
+            seconds += 0.001  # another file of this name was leased just now: neither may replace the other
+            leased = root.names.leased(slot, slot.attempt + 1, term := _term(root, token, seconds))
+        if not _move_inflight(root, queue, name, leased):
+            index.leave(name)
+            continue
+        if slot.group or not root.names.native:
+            index.lease(name, leased)
+        taken.append(LeasedFile(leased, slot, slot.attempt + 1, slot.token != ""))
+    return taken
+
+
+def _term(root: Root, token: str, seconds: float) -> str:
+    deadline = min(ceil_ms(root.clock.boot() + seconds), _LAST_DEADLINE)
+    return f"{short_token(token)}.{short_boot(root.clock.boot_id)}.{deadline:x}"
+
+
+def _move_inflight(root: Root, queue: QueueDirectory, name: str, leased: str) -> bool:
+    for directory in queue.waiting:
+        try:
+            root.move(f"{directory}/{name}", f"{queue.inflight}/{leased}")
+        except FileNotFoundError:
+            continue
+        return True
+    return False
+
+
+def _read_all(root: Root, queue: QueueDirectory, taken: Sequence[LeasedFile], token: str) -> list[Lease]:
+    """Read the messages of new leases. Unreadable files are set aside; those that are gone by now are left out."""
+    leases = []
+    for each in taken:
+        name, slot = each.name, each.slot
+        try:
+            message = read_message(root, f"{queue.inflight}/{name}", slot)
+        except FileNotFoundError:
+            continue
+        except UNREADABLE as exc:
+            with queue:
+                set_aside(root, queue, queue.inflight, name, exc)
+            continue
+        if root.layout.mirror and not restate(root, queue, queue.inflight, [(name, State.INFLIGHT, "")]):
+            continue
+        id, due = slot.id, slot.due
+        if not root.names.native:
+            id, order = message.id, order_in(root, queue, queue.inflight, name, slot)
+            due = order.due if order is not None else due
+        queue.remember_lease(id, token, each)
+        failure = read_failure(f"{queue.why}/{id}.why") if each.failed else None
+        leases.append(Lease(Receipt(queue.name, id, token), message, each.attempt, due / 1000, failure))
+    return leases
+
+
+def _leases_of(root: Root, queue: QueueDirectory, token: str) -> list[Lease]:
+    """Return the leases that a token holds already."""
+    short, rows = short_token(token), slots_in(root, queue, State.INFLIGHT)
+    held = sorted(LeasedFile(name, slot, slot.attempt) for name, slot in rows if slot.token == short)
+    leases = _read_all(root, queue, held, token)
+    return leases if root.names.native else sorted(leases, key=lambda lease: lease.receipt.id)
+
+
+def extend(root: Root, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:
+    """Let leases end later or sooner; see the contract."""
+    return [_extend_one(root, receipt, seconds) for receipt in receipts]
+
+
+def _extend_one(root: Root, receipt: Receipt, seconds: float) -> Outcome:
+    queue = root.find(receipt.queue)
+    if queue is None:
+        return Outcome.LOST
+    term = _term(root, receipt.token, seconds)
+    with queue:
+        leased = queue.leased.pop((receipt.id, receipt.token), None)
+        if leased is None or not os.path.lexists(f"{queue.inflight}/{leased.name}"):
+            leased = find_lease(root, queue, receipt)
+        if leased is None:
+            return Outcome.LOST
+        longer = root.names.leased(leased.slot, leased.attempt, term)
+        root.move(f"{queue.inflight}/{leased.name}", f"{queue.inflight}/{longer}")
+        queue.remember_lease(receipt.id, receipt.token, leased._replace(name=longer))
+    return Outcome.APPLIED
+
+
+def refreshed(root: Root, queue: QueueDirectory) -> Index:
+    """Return the index of a queue after catching up with its directories and taking in foreign files."""
+    with queue:
+        index = index_of(root, queue)
+        index.refresh()
+    while index.foreign and take_in(root, queue, index):
+        with queue:
+            index.refresh()
+    return index
+
+
+def expired(root: Root, queue: QueueDirectory, limit: int) -> dict[str, list[Lease]]:
+    """Take over leases and messages that ran out; see the contract. Return them by the tags of their consumers."""
+    ending = lease_token()
+    index = refreshed(root, queue)
+    with queue:
+        index.refresh()
+        taken = _take_lapsed(root, queue, limit, ending)
+        many = sum(map(len, taken.values()))
+        taken[""] = _take_expired(root, queue, index, limit - many, ending)
+    return {tag: _read_all(root, queue, files, tag + ending) for tag, files in taken.items()}
+
+
+def _is_lapsed(root: Root, slot: Slot) -> bool:
+    return slot.boot != short_boot(root.clock.boot_id) or slot.deadline <= root.boot()
+
+
+def _take_lapsed(root: Root, queue: QueueDirectory, limit: int, ending: str) -> dict[str, list[LeasedFile]]:
+    taken: dict[str, list[LeasedFile]] = {}
+    many = 0
+    for name in os.listdir(queue.inflight):
+        slot = root.names.parse(name)
+        if slot is None or not slot.leased:
+            if root.names.native:  # else it may be a file of the application
+                _return_unleased(queue, name)
+        elif many >= limit:
+            break
+        elif _is_lapsed(root, slot):
+            tag = consumer_tag(slot.token)
+            leased = root.names.leased(slot, slot.attempt, _term(root, tag + ending, JUDGING_SECONDS))
+            with suppress(FileNotFoundError):
+                root.move(f"{queue.inflight}/{name}", f"{queue.inflight}/{leased}")
+                taken.setdefault(tag, []).append(LeasedFile(leased, slot, slot.attempt))
+                many += 1
+    return taken
+
+
+def _return_unleased(queue: QueueDirectory, name: str) -> None:
+    """Move a file whose name was changed back to the ready ones, where it is taken in like any other. With the lock."""
+    if not os.path.isdir(f"{queue.inflight}/{name}"):
+        with suppress(FileNotFoundError, FileExistsError):
+            rename_new(f"{queue.inflight}/{name}", f"{queue.dirs[State.READY]}/{name}")
+
+
+def _take_expired(root: Root, queue: QueueDirectory, index: Index, limit: int, token: str) -> list[LeasedFile]:
+    taken: list[LeasedFile] = []
+    now, term = root.now(), _term(root, token, JUDGING_SECONDS)
+    while len(taken) < limit and (name := index.pop_expired(now)) is not None:
+        slot = root.names.parse(name)
+        if slot is not None:
+            leased = root.names.leased(slot, slot.attempt, term)
+            if _move_inflight(root, queue, name, leased):
+                index.lease(name, leased)
+                taken.append(LeasedFile(leased, slot, slot.attempt))
+    return taken
+
+
+def next_due(root: Root, queue: QueueDirectory) -> float | None:
+    """Return after how many seconds to look again; see the contract."""
+    with queue:
+        index = index_of(root, queue)
+        index.refresh()
+        change = index.next_change()
+        leases = [slot for _, slot in slots_in(root, queue, State.INFLIGHT)]
+    waits = [] if change is None else [change / 1000 - root.clock.now()]
+    waits += [0.0 if _is_lapsed(root, slot) else slot.deadline / 1000 - root.clock.boot() for slot in leases]
+    if index.foreign:
+        waits.append(PATIENCE)
+    return max(0.0, min(waits)) if waits else None

@@ -1,0 +1,184 @@
+"""The lease order of messages, and how it is known for plain names, which do not say it.
+
+A native name carries the order (`Slot`). The order of a plain name is read from its document once (`DocumentOrder`).
+Each process keeps the orders that it has read (`KnownOrders`), and an attribute of the file keeps it for other
+processes (`remember`, `recall`). The attribute counts only for the very file that it was written for, unchanged: a
+copy, or a file that was written to since, is read again. So are all files where the file system has no attributes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from pabal.ids import new_tag
+from pabal.message import Message
+from pabal.stores.files.dedup import First, claim_id
+from pabal.stores.files.names import Slot, ceil_ms, digest, floor_ms
+
+if TYPE_CHECKING:
+    from pabal.stores.files.queue_directory import QueueDirectory
+    from pabal.stores.files.root import Root
+
+_ATTRIBUTE = "user.pabal.order"
+_FORM = "1"
+
+
+class DocumentOrder(NamedTuple):
+    """The lease order and the consumer of a message with a plain name, from its document."""
+
+    id: str
+    priority: int = 0
+    due: int = 0
+    group: str = ""
+    stamp: int = 0
+    target: str = ""
+    expires: int = 0
+
+    def at(self, slot: Slot) -> DocumentOrder:
+        """Return the order under the current name of the file: a retry has another due time, a revival no expiry."""
+        order = self._replace(due=slot.due) if slot.due else self
+        return order._replace(expires=0) if slot.revived else order
+
+
+Order: TypeAlias = Slot | DocumentOrder
+
+
+def order_of(root: Root, message: Message) -> DocumentOrder:
+    """Return the order that a document gives to a plain name."""
+    created = floor_ms(message.created_at)
+    return DocumentOrder(
+        id=message.id,
+        priority=message.priority,
+        due=min(created, root.now()),
+        group=digest(message.group) if message.group else "",
+        stamp=created,
+        target=digest(message.target) if message.target else "",
+        expires=0 if message.expires_at is None else ceil_ms(message.expires_at),
+    )
+
+
+class _Known(NamedTuple):
+    order: DocumentOrder
+    inode: int
+    size: int
+    written_ns: int
+
+
+class KnownOrders:
+    """The orders that this process has read, by stem, each with the file that it was read from.
+
+    An application may use a name again: the order of one file does not count for the next file of that name.
+    """
+
+    def __init__(self, extension: str) -> None:
+        self._extension = extension
+        self._known: dict[str, _Known] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def learn(self, stem: str, order: DocumentOrder, about: os.stat_result) -> None:
+        """Keep an order. `about` is from before the file was read: afterwards its name may be that of another file."""
+        self._known[stem] = _Known(order, about.st_ino, about.st_size, about.st_mtime_ns)
+
+    def of(self, slot: Slot) -> DocumentOrder | None:
+        known = self._known.get(slot.base)
+        return None if known is None else known.order.at(slot)
+
+    def forget(self, stem: str) -> None:
+        self._known.pop(stem, None)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget the orders of all other names."""
+        stems = set(map(self._stem, names))
+        self._known = {stem: known for stem, known in self._known.items() if stem in stems}
+
+    def of_another(self, directory: str, name: str) -> str:
+        """Return the stem of a name if its known order is that of another file, else an empty text."""
+        stem = self._stem(name)
+        known = self._known.get(stem)
+        if known is None:
+            return ""
+        try:
+            about = os.lstat(f"{directory}/{name}")
+        except FileNotFoundError:
+            return stem
+        # A name with marks of the store is of a file that came back or came due: its time was set again for that.
+        same = "~" in name or about.st_mtime_ns == known.written_ns
+        return "" if same and (about.st_ino, about.st_size) == (known.inode, known.size) else stem
+
+    def _stem(self, name: str) -> str:
+        stem, marked, _ = name.partition("~")
+        return stem if marked else stem.removesuffix(self._extension)
+
+
+class Remembered(NamedTuple):
+    """The order in a file's attribute, and its status. `claimed`: no other file is the same message, as was checked."""
+
+    order: DocumentOrder
+    about: os.stat_result
+    claimed: bool
+
+
+def remember(file: int | str, order: DocumentOrder, *, claimed: bool) -> None:
+    """Keep the order of a whole file in its attribute; if that fails, other processes read the file."""
+    with suppress(OSError, UnicodeEncodeError):
+        fields = (order.priority, order.due, order.group, order.stamp, order.target, order.expires, order.id)
+        words = (_FORM, _identity(os.stat(file)), int(claimed), *fields)
+        os.setxattr(file, _ATTRIBUTE, " ".join(map(str, words)).encode())
+
+
+def recall(path: str) -> Remembered | None:
+    """Return the order in a file's attribute, if the file has not changed since."""
+    try:
+        words = os.getxattr(path, _ATTRIBUTE, follow_symlinks=False).decode().split(" ")
+        form, identity, claimed, priority, due, group, stamp, target, expires, id = words
+        about = os.lstat(path)
+        if (form, identity) != (_FORM, _identity(about)):
+            return None
+        order = DocumentOrder(id, int(priority), int(due), group, int(stamp), target, int(expires))
+    except (OSError, ValueError):
+        return None
+    return Remembered(order, about, claimed == "1")
+
+
+def _identity(about: os.stat_result) -> str:
+    """Tell this file, as it is now, from its copies and from later versions of it."""
+    return f"{about.st_ino}.{about.st_size}.{about.st_mtime_ns}.{about.st_nlink}"
+
+
+class UnreadFiles:
+    """Files of a queue that this process never read: their ids are claimed when they are leased. With the lock held."""
+
+    def __init__(self, root: Root, queue: QueueDirectory) -> None:
+        self._root, self._queue = root, queue
+        self._unclaimed: set[str] = set()
+        self._refused: set[str] = set()
+
+    def recall(self, directory: str, name: str, slot: Slot) -> Remembered | None:
+        """Return the order of a plain file that need not be read."""
+        found = recall(f"{directory}/{name}")
+        if found is None or name in self._refused:
+            return None
+        if slot.attempt == 0 and not found.claimed:
+            self._unclaimed.add(name)
+        # Delays stand in names: a due time in the future only means that the clock stepped back.
+        return found._replace(order=found.order._replace(due=min(found.order.due, self._root.now())))
+
+    def keep(self, names: set[str]) -> None:
+        """Forget all other files."""
+        self._unclaimed &= names
+        self._refused &= names
+
+    def is_first(self, name: str, stem: str, id: str) -> bool:
+        """Claim the id of a file that is about to be leased; False if another file is the same message."""
+        if name not in self._unclaimed:
+            return True
+        self._unclaimed.discard(name)
+        if claim_id(self._queue, First(id, new_tag(), digest(stem, 10)), self._root.clock.now()):
+            return True
+        self._refused.add(name)  # to be read, and set aside with its reason
+        return False

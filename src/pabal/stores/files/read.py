@@ -1,0 +1,292 @@
+"""Files to messages: read, check, decode; find a message or a lease; set aside unreadable files.
+
+Layouts with `mirror` also keep the state of each message in its document. The directory is the truth. The edited
+document takes the place of the old one by exchanging the two files, which fails if the file is gone: a lost lease
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from pabal import durable
+from pabal.errors import DecodeError, PabalError
+from pabal.filesystem import UNREADABLE, close_all, exchange, read_whole, remove
+from pabal.ids import new_tag, new_token
+from pabal.message import Message, replace
+from pabal.names import check_id
+from pabal.store import Failure, FailureCode, Receipt, State, read_failure_document
+from pabal.stores.files.dedup import Alive, First
+from pabal.stores.files.names import ID_PLACE, Slot, digest, safe_name, short_token
+from pabal.stores.files.order import DocumentOrder, Order, order_of
+from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
+from pabal.stores.files.root import Root
+from pabal.stores.files.settlement_folder import is_committed, read_plan
+
+log = logging.getLogger("pabal")
+
+_AT_ONCE = 200  # documents written and flushed together, each with an open descriptor
+
+
+def read_message(root: Root, path: str, slot: Slot, *, as_written: bool = False) -> Message:
+    """Return the message in a file. Raise DecodeError, UnsafeFile or TooLarge if there is none.
+
+    A revived message has no expiry, whatever its document says, unless it is asked for `as_written`.
+    """
+    data, written_at = read_whole(path)
+    if slot.crc < 0:
+        message = root.codec.decode(data, id=id_of_stem(slot.id), at=written_at)
+    else:
+        found = zlib.crc32(data)
+        if found != slot.crc:
+            raise DecodeError(f"ChecksumMismatch: crc32 is {found:08x}, not {slot.crc:08x}: the file was changed", data)
+        message = root.codec.decode(data, id=slot.id, at=written_at, own=slot.own)
+    if message.expires_at is None or slot.expires or as_written or not (slot.revived or root.names.native):
+        return message
+    return replace(message, expires_at=None)
+
+
+def id_of_stem(stem: str) -> str:
+    """Return the id that a message without one gets from the stem of its file."""
+    try:
+        return check_id(stem)
+    except PabalError:
+        return f"file-{digest(stem, 20)}"
+
+
+# Order
+
+
+def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
+    """Read the order of a plain name from its document, and remember it."""
+    path = f"{directory}/{name}"
+    try:
+        about = os.lstat(path)  # before it is read: afterwards the name may be that of another file
+        message = read_message(root, path, slot, as_written=True)
+    except (FileNotFoundError, *UNREADABLE):
+        return None
+    order = order_of(root, message)
+    if queue.index is not None and not slot.settled:
+        queue.index.orders.learn(slot.base, order, about)
+    return order.at(slot)
+
+
+def order_in(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Slot) -> Order | None:
+    """Return the order of a file; the document of a plain name is read if its order is not known."""
+    if root.names.native:
+        return slot
+    known = queue.index.orders.of(slot) if queue.index is not None else None
+    if known is not None and not slot.settled:  # a settled file may have the name of one that still waits
+        return known
+    return learn(root, queue, directory, name, slot)
+
+
+# Reasons
+
+
+def set_aside(root: Root, queue: QueueDirectory, directory: str, file: str, exc: PabalError, *, name: str = "") -> None:
+    """Move a file that is not a message to the corrupt ones, after its reason. With the lock held.
+
+    It keeps its name, as far as possible, unless another is given.
+    """
+    corrupt = queue.dirs[State.CORRUPT]
+    slot = None if name else root.names.parse(file)
+    stem, extension = (
+        (slot.base, slot.extension) if slot is not None else (safe_name((name or file).replace("~", "-")), "")
+    )
+    if slot is None and not name or os.path.lexists(f"{corrupt}/{stem}{extension}"):
+        stem += f"~{new_token()}"  # another bad file of that name keeps it
+    target = f"{corrupt}/{stem}{extension}"
+    text = exc.reason if isinstance(exc, DecodeError) else f"{exc.code}: {exc}"
+    root.write_small(f"{target}.why", f"{text}\n".encode("utf-8", "replace"), synced=False)
+    now = root.clock.now()
+    os.utime(f"{target}.why", (now, now))  # its age is counted from here
+    try:
+        root.move(f"{directory}/{file}", target)
+    except FileNotFoundError:
+        remove(f"{target}.why")
+        return
+    fields = {"queue": queue.name, "file": target, "reason": text}
+    log.warning("message corrupt: %(queue)s: %(file)s: %(reason)s", fields)
+
+
+def corrupt_reason(text: str, at: float) -> Failure:
+    """Return the failure in the text of the reason file of a corrupt message."""
+    code, colon, reason = text.strip().partition(": ")
+    return Failure(code, reason, at) if colon else Failure(FailureCode.CORRUPT, text.strip(), at)
+
+
+def read_failure(path: str) -> Failure | None:
+    """Return the failure in the reason file of a retried, dead or dropped message."""
+    try:
+        return read_failure_document(read_whole(path)[0])
+    except (FileNotFoundError, ValueError, *UNREADABLE):  # missing, or damaged, which a check finds
+        return None
+
+
+# The state in the document
+
+
+def restate(root: Root, queue: QueueDirectory, directory: str, files: Sequence[tuple[str, State, str]]) -> set[str]:
+    """Write states and reasons into documents of a directory; return the names that are there. Flushes are shared."""
+    present: set[str] = set()
+    for start in range(0, len(files), _AT_ONCE):
+        some = files[start : start + _AT_ONCE]
+        present |= root.despite_full_disk(partial(_restate, root, queue, directory, some))
+    return present
+
+
+def _restate(root: Root, queue: QueueDirectory, directory: str, files: Sequence[tuple[str, State, str]]) -> set[str]:
+    present = {name for name, _, _ in files}
+    edited: list[tuple[str, str]] = []  # name, and the path of its new document
+    fds: list[int] = []
+    closing = map(os.close, fds)
+    try:
+        for name, state, reason in files:
+            try:
+                data, _ = read_whole(f"{directory}/{name}")
+            except FileNotFoundError:
+                present.discard(name)
+                continue
+            except UNREADABLE:
+                continue  # not a document to write into, which is noticed when it is read
+            document = restated(root, data, state, reason)
+            if document != data:
+                draft = f"{queue.tmp}/{new_tag()}~restated"
+                edited.append((name, draft))
+                durable.write_into(fds, draft, document)
+        durable.sync_all(fds)
+        for name, draft in edited:
+            try:
+                exchange(draft, f"{directory}/{name}")
+            except FileNotFoundError:
+                present.discard(name)
+    finally:
+        close_all(closing)
+        remove(*(draft for _, draft in edited))
+    return present
+
+
+def restated(root: Root, data: bytes, state: State, reason: str = "") -> bytes:
+    """Return a document with its state; unchanged if it has no place for one."""
+    if root.restatable is None:
+        return data
+    try:
+        return root.restatable.restate(data, state.value, at=root.clock.now(), reason=reason)
+    except DecodeError:
+        return data
+
+
+# Finding a message by its id, or the file of a lease by its token, in the directories
+
+
+# In the order in which messages move, so that one that is moving is not missed.
+_SEARCHED = (State.READY, State.DELAYED, State.INFLIGHT, State.DEAD, State.DONE, State.CORRUPT)
+
+
+def slots_in(root: Root, queue: QueueDirectory, state: State) -> Iterator[tuple[str, Slot]]:
+    """Yield name and slot of each file of a state that carries the marks of the store."""
+    for name in os.listdir(queue.dirs[state]):
+        slot = root.names.parse(name)
+        if slot is not None and belongs(state, slot):
+            yield name, slot
+
+
+def belongs(state: State, slot: Slot) -> bool:
+    """Say whether a name has the marks of a state."""
+    # An application may keep files of its own in the directories of a plain layout.
+    if state is State.INFLIGHT:
+        return slot.leased
+    return slot.settled > 0 if state in (State.DONE, State.DEAD) else not slot.leased
+
+
+def locate(root: Root, queue: QueueDirectory, id: str) -> tuple[State, str, Slot | None] | None:
+    """Find a message by its id: return its state, the name of its file, and the slot unless the name is foreign."""
+    for _ in range(2):  # a message that moves back meanwhile is met the second time
+        for state in _SEARCHED:
+            found = _find_in(root, queue, state, id)
+            if found is not None:
+                return (state, *found)
+    return None
+
+
+def is_live(root: Root, queue: QueueDirectory, first: First) -> bool:
+    """Say whether the message of a record waits, is in flight, or is on its way there. With the lock of the queue held,
+    so that none moves meanwhile, or as a guess.
+    """
+    if any(name.startswith(f"{first.tag}~") for name in os.listdir(queue.tmp)):
+        return True  # its record is made, and it cannot be seen yet
+    if any(_find_in(root, queue, state, first.id) for state in (State.READY, State.DELAYED, State.INFLIGHT)):
+        return True
+    return any(_is_live_in(f"{root.settling}/{folder}", queue, first) for folder in os.listdir(root.settling))
+
+
+def live_messages(root: Root, queue: QueueDirectory) -> Alive:
+    """Return a function that says which messages are live at this moment: one listing for the questions about many."""
+    if not root.names.native or os.listdir(root.settling):
+        return partial(is_live, root, queue)
+    tags = {name.partition("~")[0] for name in os.listdir(queue.tmp)}
+    names = [name for path in (*queue.waiting, queue.inflight, *queue.waiting) for name in os.listdir(path)]
+    ids = {name[ID_PLACE:].partition("~")[0] for name in names}
+    return lambda first: first.tag in tags or first.id in ids
+
+
+def _is_live_in(folder: str, queue: QueueDirectory, first: First) -> bool:
+    """Say whether the folder of a settlement holds a message that comes to this queue, or comes back to it."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not is_committed(folder) or not (plan := read_plan(folder)):
+        return False
+    if (plan["queue"], plan["id"]) == (queue.name, first.id):
+        return plan["state"] in (State.READY, State.DELAYED)
+    outputs = [each for each in plan["outputs"] if each["file"] in names and each["queue"] == queue.name]
+    return any(each["first"][0] == first.id and each["state"] != State.DEAD for each in outputs)
+
+
+def _find_in(root: Root, queue: QueueDirectory, state: State, id: str) -> tuple[str, Slot | None] | None:
+    directory = queue.dirs[state]
+    for name in os.listdir(directory):
+        if root.names.native and not name.startswith(id, ID_PLACE) and name != id:
+            continue
+        slot = root.names.parse(name)
+        if state is State.CORRUPT:
+            if (slot.id if slot is not None else name) == id and not name.endswith(".why"):
+                return name, slot
+        elif slot is not None and belongs(state, slot):
+            if directory in queue.waiting and not root.layout.admits(name):
+                continue
+            order = order_in(root, queue, directory, name, slot)
+            if order is not None and order.id == id:
+                return name, slot
+    return None
+
+
+def find_lease(root: Root, queue: QueueDirectory, receipt: Receipt) -> LeasedFile | None:
+    """Find the file that a receipt holds, under whatever name its lease was extended to."""
+    found = _find_by_token(root, queue, State.INFLIGHT, receipt)
+    return None if found is None else LeasedFile(*found, found[1].attempt)
+
+
+def find_settled(root: Root, queue: QueueDirectory, receipt: Receipt, states: tuple[State, ...]) -> bool:
+    """Say whether the message lies in one of these states, and its last lease was that of the receipt."""
+    return any(_find_by_token(root, queue, state, receipt) is not None for state in states)
+
+
+def _find_by_token(root: Root, queue: QueueDirectory, state: State, receipt: Receipt) -> tuple[str, Slot] | None:
+    token, directory = short_token(receipt.token), queue.dirs[state]
+    for name in os.listdir(directory):
+        if token not in name or name.endswith(".why"):
+            continue
+        slot = root.names.parse(name)
+        if slot is None or slot.token != token or not belongs(state, slot):
+            continue
+        order = order_in(root, queue, directory, name, slot)
+        if order is not None and order.id == receipt.id:
+            return name, slot
+    return None

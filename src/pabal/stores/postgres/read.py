@@ -1,0 +1,163 @@
+"""Look at messages without changing them. Pages are found by key, never by offset."""
+
+from collections.abc import Iterator
+from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import LiteralString
+
+from pabal.ids import CONSUMER_TAG
+from pabal.sql.postgres_link import Link
+from pabal.store import Consumer, Entry, Held, State
+from pabal.stores.postgres.queues import Queues
+from pabal.stores.rows import (
+    COLUMNS,
+    DELAYED,
+    HELD,
+    INFLIGHT,
+    NUMBERS,
+    READY,
+    STATES,
+    Row,
+    entry_of,
+    ready_cursor,
+    time_cursor,
+)
+
+_COLUMNS = COLUMNS.format(order="rank")
+_NEXT = """
+select (select min(due_at) from pabal.messages where queue_id = %(q)s and state = 1) - pabal.wall(),
+  (select min(lease_until) from pabal.messages where queue_id = %(q)s and state = 2) - pabal.steady(),
+  (select min(expires_at) from pabal.messages where queue_id = %(q)s and state in (0, 1, 3)) - pabal.wall()"""
+_COUNTS = """
+select 0, count(*) from pabal.messages where queue_id = %(q)s and state = 0
+union all select 1, count(*) from pabal.messages where queue_id = %(q)s and state = 1
+union all select 2, count(*) from pabal.messages where queue_id = %(q)s and state = 2
+union all select state, count(*) from pabal.messages where queue_id = %(q)s and state > 2 group by state"""
+_FIND = f"select {_COLUMNS} from pabal.messages where queue_id = %s and id = %s"
+_TARGET = "select min(target) from pabal.messages where queue_id = %s and state = 0 and target > %s"
+_OF_TARGET = f"""
+select {_COLUMNS} from pabal.messages
+where queue_id = %s and state = 0 and target = %s and (rank, due_at, id) > (%s, %s, %s)
+order by rank, due_at, id limit %s"""
+_BY_TIME = """
+select {columns} from pabal.messages
+where queue_id = %s and {term} and ({time}, seq) > (%s, %s) order by {time}, seq limit %s"""
+_OLDEST_READY = """
+with recursive pairs as (
+  (select target, rank from pabal.messages where queue_id = %(q)s and state = 0 order by target, rank limit 1)
+  union all
+  select next.target, next.rank from pairs, lateral (
+    select m.target, m.rank from pabal.messages as m
+    where m.queue_id = %(q)s and m.state = 0 and (m.target, m.rank) > (pairs.target, pairs.rank)
+    order by m.target, m.rank limit 1
+  ) as next
+)
+select min((
+  select min(m.due_at) from pabal.messages as m
+  where m.queue_id = %(q)s and m.state = 0 and m.target = pairs.target and m.rank = pairs.rank
+)) from pairs"""
+_SINCE = "select min(state_since) from pabal.messages where queue_id = %(q)s and {}"
+_HOLDS = """
+select left(m.token, %s), q.name, count(*), min(m.state_since)
+from pabal.messages as m join pabal.queues as q on q.id = m.queue_id where m.state = 2 group by 1, 2"""
+_TIMES = {DELAYED: ("due_at", "state = 1"), INFLIGHT: ("lease_until", "state = 2")}
+
+
+class Reader(Queues):
+    def next_due(self, queue: str) -> float | None:
+        """Return the seconds until a delay, a lease or a time to live ends; None if there is none."""
+        number = self._number(queue)
+        if number is None:
+            return None
+        times = self._server.read(lambda link: link.execute(self._sql(_NEXT), {"q": number}).fetchone()) or ()
+        found = [left for left in times if left is not None]
+        return max(0.0, min(found)) if found else None
+
+    def counts(self, queue: str) -> dict[State, int]:
+        """Count the messages in each state."""
+        found = dict.fromkeys(State, 0)
+        number = self._number(queue)
+        if number is not None:
+            rows = self._server.read(lambda link: link.execute(self._sql(_COUNTS), {"q": number}).fetchall())
+            for state, count in rows:
+                found[STATES[state]] += count
+        return found
+
+    def oldest(self, queue: str, state: State) -> float | None:
+        """Return since when the oldest message of a state has been in it."""
+        number = self._number(queue)
+        if number is None:
+            return None
+        own = NUMBERS[State(state)]
+        statements = [_SINCE.format(f"state = {own} and state > 2" if own > INFLIGHT else f"state = {own}")]
+        if own == READY:
+            statements = [_OLDEST_READY, _SINCE.format(f"state = {HELD} and state > 2")]
+        times = [
+            row[0]
+            for statement in statements
+            for row in self._server.read(partial(_all, self._sql(statement), {"q": number}))
+            if row[0] is not None
+        ]
+        return min(times, default=None)
+
+    def consumers(self) -> list[Consumer]:
+        """Return the consumers that have leased lately or hold messages."""
+        rows = self._server.read(lambda link: link.execute(self._sql(_HOLDS), (CONSUMER_TAG,)).fetchall())
+        return self._consumers.all({(tag, queue): Held(*held) for tag, queue, *held in rows})
+
+    def browse(self, queue: str, state: State, *, after: str = "", limit: int = 100) -> list[Entry]:
+        """List messages of one state."""
+        number = self._number(queue)
+        if number is None:
+            return []
+        rows = self._server.read(lambda link: self._page(link, number, State(state), after, limit))
+        return [entry_of(queue, row, self._codec, _document) for row in rows]
+
+    def find(self, queue: str, id: str) -> Entry | None:
+        """Return one message in any state."""
+        number = self._number(queue)
+        if number is None:
+            return None
+        row = self._server.read(lambda link: link.execute(self._sql(_FIND), (number, id)).fetchone())
+        return None if row is None else entry_of(queue, row, self._codec, _document)
+
+    def _page(self, link: Link, number: int, state: State, after: str, limit: int) -> list[Row]:
+        """Return one page of a state. Ready messages come in lease order, then those that are held in their group."""
+        if state is not State.READY:
+            return self._page_by_time(link, number, NUMBERS[state], after, limit)
+        rows: list[Row] = []
+        if not after.startswith("held~"):
+            rows = list(islice(self._ready_page(link, number, after, limit), limit))
+            after = ""
+        return rows + self._page_by_time(link, number, HELD, after.removeprefix("held~"), limit - len(rows))
+
+    def _ready_page(self, link: Link, number: int, after: str, limit: int) -> Iterator[Row]:
+        start = ready_cursor(after, first=-1000)
+        statement = self._sql(_OF_TARGET)
+        pages = [
+            link.execute(statement, (number, target, *start, limit)).fetchall()
+            for target in list(self._targets(link, number))
+        ]
+        return merge(*pages, key=lambda row: (row[6], row[4], row[1]))
+
+    def _targets(self, link: Link, number: int) -> Iterator[str]:
+        target: str | None = ""
+        while target is not None:
+            yield target
+            found = link.execute(self._sql(_TARGET), (number, target)).fetchone()
+            target = found[0] if found else None
+
+    def _page_by_time(self, link: Link, number: int, state: int, after: str, limit: int) -> list[Row]:
+        time, term = _TIMES.get(state, ("state_since", f"state = {state} and state > 2"))
+        statement = _BY_TIME.format(columns=_COLUMNS, time=time, term=term)
+        rows: list[Row] = link.execute(self._sql(statement), (number, *time_cursor(after), limit)).fetchall()
+        return rows
+
+
+def _all(statement: LiteralString, values: dict[str, int], link: Link) -> list[Row]:
+    return link.execute(statement, values).fetchall()
+
+
+def _document(document: bytes | None) -> bytes | None:
+    return document

@@ -1,0 +1,1 @@
+"""Drivers of the topic contract: one file on this machine, or Apache Kafka."""

@@ -1,0 +1,252 @@
+"""Names, sessions, invitations, owners, search and retention, in both databases."""
+
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+
+from pabal.apps.chat.errors import EmailTaken, NotMember, NotOwner, RegistrationClosed, UserNameTaken
+from pabal.apps.chat.events import Kind
+from pabal.apps.chat.ledger import Ledger, open_ledger
+from pabal.apps.chat.ledger.names import checked_name, name_key
+from pabal.errors import InvalidInput
+from pabal.testing import ManualClock
+from tests.apps.chat.place import created, people
+
+if TYPE_CHECKING:
+    from tests.services.postgres import PostgresServer
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("boss", "BOSS"),
+        ("boss", "bоss"),  # a Cyrillic o
+        ("boss", "b0ss"),
+        ("boss", "bóss"),
+        ("boss", "b o s s"),
+        ("Bill", "BiIl"),
+        ("modern", "modem"),
+        ("ann", "ａｎｎ"),
+        ("김철수", "김 철수"),
+    ],
+)
+def test_names_that_look_the_same_are_the_same(one: str, other: str) -> None:
+    assert name_key(one) == name_key(other)
+
+
+def test_names_that_differ_differ_and_what_is_no_name_is_refused() -> None:
+    names = ["ann", "anna", "김철수", "김철호", "がく", "かく", "Ærø", "mina-2", "mina-3"]
+    assert len({name_key(name) for name in names}) == len(names)
+    assert checked_name("  김 \t철수 ") == "김 철수"
+    for wrong in ("", "   ", "x" * 41, "a\u202eb", "a\u200bb", "a\x07b", "ann@x.org", "...", "\u3164", "a\ud83d"):
+        with pytest.raises(InvalidInput):
+            checked_name(wrong)
+
+
+def test_nobody_gets_the_name_of_another(ledger: Ledger) -> None:
+    boss = ledger.add_user("boss@company.example", "hash")
+    evil = ledger.add_user("boss@evil.example", "hash")
+    assert boss.name == "boss" and evil.name != "boss" and evil.name.startswith("boss ")
+    with pytest.raises(UserNameTaken):
+        ledger.add_user("third@evil.example", "hash", "Bоss")
+    with pytest.raises(EmailTaken):
+        ledger.add_user("BOSS@company.example", "hash", "Somebody else")
+    with pytest.raises(UserNameTaken):
+        ledger.rename_user(evil.id, "b0ss")
+    ledger.rename_user(evil.id, "Eve")
+    ledger.rename_user(evil.id, "EVE")  # the own name may be written in another way
+    found = ledger.user(evil.id)
+    assert found is not None and found.name == "EVE"
+    ledger.registration_open(False)
+    with pytest.raises(RegistrationClosed):
+        ledger.register("late@example.org", "hash")
+    assert not ledger.is_registration_open()
+    ledger.registration_open(True)
+    assert ledger.register("late@example.org", "hash").name == "late"
+
+
+def test_sessions_end_one_by_one_and_all_at_once(ledger: Ledger, clock: ManualClock) -> None:
+    who = people(ledger)
+    ids = []
+    for number in range(3):
+        clock.advance(1)
+        ids.append(ledger.open_session(who.ann, lifetime=DAY, address="127.0.0.1", agent=f"browser {number}"))
+    assert [found.id for found in ledger.sessions_of(who.ann)] == ids[::-1]
+    assert not ledger.end_session(who.bob, ids[0]) and ledger.end_session(who.ann, ids[0])
+    assert [ledger.is_live(id) for id in ids] == [False, True, True]
+    clock.advance(DAY - 10)
+    assert ledger.renew_session(ids[1], lifetime=DAY) and not ledger.renew_session(ids[0], lifetime=DAY)
+    clock.advance(60)
+    assert [found.id for found in ledger.sessions_of(who.ann)] == [ids[1]]
+    last = ledger.open_session(who.ann, lifetime=DAY, address="", agent="")
+    assert ledger.set_password(who.ann, "other", keep=last) == [ids[1]] and ledger.is_live(last)
+
+
+def test_an_owner_renames_and_removes_and_is_followed_by_the_oldest_member(ledger: Ledger, clock: ManualClock) -> None:
+    who = people(ledger)
+    clock.advance(1)
+    ledger.join(who.room, who.eve)
+    given = ledger.invite(who.room, who.bob, lifetime=DAY)
+    found = ledger.invitation(given)
+    assert found is not None and (found.room_name, found.inviter_name) == ("one", "bob")
+    assert [one.id for one in ledger.invitations_to(who.room)] == [given]
+    with pytest.raises(NotOwner):
+        ledger.rename_room(who.room, who.bob, "mine")
+    ledger.rename_room(who.room, who.ann, "two")
+    room = ledger.room(who.room)
+    assert room is not None and (room.name, room.owner_id) == ("two", who.ann)
+    with pytest.raises(NotMember):
+        ledger.remove_member(who.room, who.ann, who.ann)
+    ledger.persist([created(who.room, who.bob, "before")])
+    ledger.remove_member(who.room, who.ann, who.bob)
+    assert not ledger.is_member(who.room, who.bob) and ledger.invitation(given) is None
+    known = {one.user_id: one for one in ledger.known_in(who.room, [who.ann, who.bob, who.eve])}
+    assert known[who.bob].name == "bob" and not known[who.bob].member and known[who.eve].member
+    ledger.leave(who.room, who.ann)
+    room = ledger.room(who.room)
+    assert room is not None and room.owner_id == who.eve
+    assert [one.user_id for one in ledger.known_in(who.room, [who.ann])] == []  # was there, and wrote nothing
+
+
+TEXTS = (
+    "내일 회의실에서 만나요",
+    "会議は三時からです",
+    "The deployment is done",
+    "カタカナのテスト",
+    "Über den Wolken",
+    "v2 배포 완료",
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("회의", [0]),
+        ("회의실", [0]),
+        ("실", [0]),
+        ("의회", []),
+        ("会議", [1]),
+        ("三時", [1]),
+        ("議", [1]),
+        ("deploy", [2]),
+        ("DEPLOYMENT done", [2]),
+        ("ployment", []),
+        ("ｶﾀｶﾅ", [3]),
+        ("über", [4]),
+        ("배포 v2", [5]),
+        ("배포 done", []),
+        ("' & | ! :* \" ( )", []),
+    ],
+)
+def test_search_finds_words_in_korean_japanese_and_latin(query: str, found: list[int]) -> None:
+    from pabal.apps.chat.ledger.search import parts_of, terms_of
+
+    def has(text: str) -> bool:
+        terms = [term.text for term in terms_of(text)]
+        parts = parts_of(query)
+        return bool(parts) and all(
+            any(
+                terms[at : at + len(part) - 1] == part[:-1] and terms[at + len(part) - 1].startswith(part[-1])
+                for at in range(len(terms) - len(part) + 1)
+            )
+            for part in parts
+        )
+
+    assert [number for number, text in enumerate(TEXTS) if has(text)] == found
+
+
+def test_both_databases_find_the_same_and_only_in_the_room(ledger: Ledger) -> None:
+    who = people(ledger)
+    other = ledger.create_room("other", who.ann).id
+    ledger.persist([created(who.room, who.ann, text) for text in TEXTS])
+    ledger.persist([created(other, who.ann, "회의 elsewhere"), created(who.room, who.ann, "회의록")])
+    cases = {"회의": [7, 1], "회의실": [1], "실": [1], "의회": [], "会議": [2], "deploy": [3], "ｶﾀｶﾅ": [4], "über": [5]}
+    cases |= {"배포 v2": [6], "배포 done": [], "' & | ! :* \" ( )": [], "": []}
+    for query, sequences in cases.items():
+        assert [message.sequence for message in ledger.search(who.room, query)] == sequences, query
+    assert [message.sequence for message in ledger.search(who.room, "회의", before=7, limit=1)] == [1]
+
+
+def test_retention_deletes_old_messages_their_terms_and_their_images(db_url: str) -> None:
+    import time
+
+    ledger = open_ledger(db_url)
+    try:
+        who = people(ledger)
+        images = ["a" * 64, "b" * 64]
+        old = [
+            created(who.room, who.ann, "옛날 이야기"),
+            *(created(who.room, who.ann, i, kind=Kind.IMAGE) for i in images),
+        ]
+        ledger.persist(old)
+        cut = max(message.created_at for message in ledger.messages(who.room)).timestamp() + 0.0015
+        while time.time() < cut + 0.01:
+            time.sleep(0.002)
+        ledger.persist(
+            [created(who.room, who.ann, images[1], kind=Kind.IMAGE), created(who.room, who.ann, "새 이야기")]
+        )
+        assert ledger.may_see_image(images[0], who.bob) and not ledger.may_see_image(images[0], who.eve)
+        looked = ledger.expire(who.room, cut, dry=True)
+        assert (looked.messages, looked.images) == (3, [images[0]]) and len(ledger.messages(who.room)) == 5
+        assert ledger.expire(who.room, cut) == looked and ledger.expire(who.room, cut).messages == 0
+        assert [message.sequence for message in ledger.messages(who.room)] == [4, 5]
+        assert [message.sequence for message in ledger.search(who.room, "이야기")] == [5]
+        assert not ledger.is_posted(images[0]) and ledger.is_posted(images[1])
+        ledger.persist([created(who.room, who.ann, "다음 이야기")])
+        assert [message.sequence for message in ledger.search(who.room, "이야기")] == [6, 5]
+    finally:
+        ledger.close()
+
+
+def test_a_database_of_the_first_release_is_migrated_and_indexed(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    step = (resources.files("pabal.apps.chat.ledger") / "chat_sqlite_1.sql").read_text()
+    with apsw.Connection(str(path)) as db:
+        db.execute(step)
+        db.execute("create table meta (key text primary key, value) without rowid")
+        db.execute("insert into meta values ('schema.chat_sqlite', 1)")
+        for number, email in enumerate(("boss@company.example", "boss@evil.example")):
+            db.execute("insert into chat_users values (?, ?, ?, 'hash', 0)", (f"u{number}", email, email))
+        db.execute("insert into chat_rooms values ('r', 'room', 0, 0, 2, 'm2', 5)")
+        db.execute("insert into chat_room_members values ('r', 'u1', 7, 0), ('r', 'u0', 3, 0)")
+        db.execute("insert into chat_messages values ('r', 1, 'm1', 'u0', 'c1', 'TEXT', '회의 시작', 1)")
+        db.execute("insert into chat_messages values ('r', 2, 'm2', 'u0', 'c2', 'IMAGE', 'abc', 5)")
+    ledger = open_ledger(f"sqlite:{path}")
+    users = {user.id: user.name for user in ledger.users()}
+    assert users == {"u0": "boss@company.example", "u1": "boss@evil.example"}
+    room = ledger.room("r")
+    assert room is not None and room.owner_id == "u0"
+    assert ledger.may_see_image("abc", "u1") and ledger.search("r", "회의") == []
+    assert [ledger.index_some(1) for _ in range(3)] == [1, 1, 0]
+    assert [message.id for message in ledger.search("r", "회의")] == ["m1"]
+    assert [(room.id, room.members) for room in ledger.rooms()] == [("r", 2)]
+    ledger.audit("root", "reset-password", "u0")
+    [line] = ledger.audit_lines(10)
+    assert (line.actor, line.act, line.target) == ("root", "reset-password", "u0")
+    ledger.close()
+
+
+def test_a_postgresql_database_of_the_first_release_is_migrated_too(postgres: "PostgresServer") -> None:
+    step = (resources.files("pabal.apps.chat.ledger") / "chat_postgres_1.sql").read_text()
+    with postgres.schema() as schema:
+        postgres.execute(f"create schema {schema}")
+        postgres.execute(step.replace("pabal.", f"{schema}."))
+        postgres.execute(f"create table {schema}.meta (key text primary key, value text not null)")
+        postgres.execute(f"insert into {schema}.meta values ('schema.chat_postgres', '1')")
+        postgres.execute(f"insert into {schema}.users values ('u0', 'Boss@x.org', 'boss@x.org', 'hash', 0)")
+        postgres.execute(f"insert into {schema}.rooms values ('r', 'room', false, 0, 2, 'm2', 5)")
+        postgres.execute(f"insert into {schema}.room_members values ('r', 'u0', 3, 0)")
+        for row in ("1, 'm1', 'u0', 'c1', 'TEXT', '회의 시작', 1", "2, 'm2', 'u0', 'c2', 'IMAGE', 'abc', 5"):
+            postgres.execute(f"insert into {schema}.messages values ('r', {row})")
+        ledger = open_ledger(f"{postgres.url}?schema={schema}")
+        assert [user.name for user in ledger.users()] == ["Boss@x.org"] and ledger.may_see_image("abc", "u0")
+        room = ledger.room("r")
+        assert room is not None and room.owner_id == "u0"
+        assert [ledger.index_some(1) for _ in range(3)] == [1, 1, 0]
+        assert [message.id for message in ledger.search("r", "회의")] == ["m1"]
+        ledger.close()

@@ -1,0 +1,221 @@
+"""`pabal work`: real processes, signals, kills: nothing is lost or done twice, and a stop counts no attempt."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import pabal
+from pabal import State
+from tests.cli.command import COMMAND, Pabal
+from tests.crash.harness import SOAK
+from tests.waiting import until
+
+# Three types, one of them async; each message that was handled is a line in the file of its process.
+JOBS = """
+import asyncio, os, time, msgspec, pabal
+
+class Job(msgspec.Struct):
+    n: int
+
+app = pabal.App("{url}")
+notes = os.open(f"notes-{{os.getpid()}}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+def note(n):
+    os.write(notes, f"{{n}}\\n".encode())
+
+@app.on("jobs", type="typed", body=Job, concurrency=2)
+def typed(job):
+    note(job.n)
+
+@app.on("jobs", type="async")
+async def later(delivery):
+    await asyncio.sleep(0)
+    note(delivery.body)
+
+@app.on("jobs")
+def other(delivery):
+    note(delivery.body)
+
+@app.on("slow")
+def slow(delivery):
+    note("slow")
+    time.sleep(3600)
+"""
+
+
+@contextmanager
+def working(place: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    with open(place / "log", "ab") as log:
+        command = [*COMMAND, "work", "jobs:app", *options]
+        process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    try:
+        return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def replaced(process: subprocess.Popen[bytes], old: set[int]) -> set[int]:
+    """Wait until there are two processes, none of them an old one."""
+    found: set[int] = set()
+
+    def are_new() -> bool:
+        nonlocal found
+        found = set(children(process))
+        return len(found) == 2 and not found & old
+
+    until(are_new)
+    return found
+
+
+def notes(place: Path) -> Counter[str]:
+    return Counter(line for path in place.glob("notes-*") for line in path.read_text().splitlines())
+
+
+def log_of(place: Path) -> str:
+    return (place / "log").read_text()
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "jobs.py").write_text(JOBS.format(url=f"{request.param}:{tmp_path}/store"))
+    (tmp_path / "url").write_text(f"{request.param}:{tmp_path}/store")
+    return tmp_path
+
+
+def connect(place: Path) -> pabal.Connection:
+    return pabal.connect((place / "url").read_text())
+
+
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_or_done_twice_under_kills(place: Path) -> None:
+    total, chance = 10_000 if SOAK else 600, random.Random(str(place.name))
+    bodies = [{"n": n} if n % 3 == 0 else n for n in range(total)]
+    kinds = {0: "typed", 1: "async", 2: "else"}
+    with connect(place) as mq:
+        queue = mq.queue("jobs")
+        queue.update_policy(visibility=2.0, retry=pabal.RetryPolicy(limit=1000, initial=0.0))
+        queue.publish_many([queue.draft(body, type=kinds[n % 3], id=f"m-{n}") for n, body in enumerate(bodies)])
+        done = 0
+        while done < total:
+            with working(place, "--processes", "4", "--concurrency", "2") as process:
+                until(lambda: len(children(process)) == 4)
+                for _ in range(chance.randrange(2, 5)):
+                    time.sleep(chance.uniform(0.05, 0.4))
+                    step = chance.randrange(3)
+                    if step == 0:
+                        process.send_signal(signal.SIGHUP)
+                    elif step == 1 and (pids := children(process)):
+                        os.kill(chance.choice(pids), signal.SIGKILL)
+                    done = queue.counts()[State.DONE]
+                    if done == total:
+                        break
+                if done < total and chance.random() < 0.5:
+                    deadline = time.monotonic() + 3.0
+                    while (done := queue.counts()[State.DONE]) < total and time.monotonic() < deadline:
+                        time.sleep(0.05)
+            # Its end kills the parent with -9, and the kernel its processes.
+        counts = queue.counts()
+        assert counts[State.DONE] == total and counts[State.DEAD] == counts[State.CORRUPT] == 0, counts
+        counters = mq.store.counters("jobs")
+        assert counters.acked <= total, "acknowledged twice"
+    found = notes(place)
+    assert {int(line) for line in found} == set(range(total))
+
+
+def test_sigterm_finishes_what_is_in_hand_and_counts_no_attempt(place: Path) -> None:
+    with connect(place) as mq:
+        slow = mq.queue("slow")
+        slow.publish_many([1, 2, 3])
+        with working(place, "--processes", "2", "--grace", "0.3") as process:
+            until(lambda: notes(place)["slow"] == 2)
+            assert slow.counts()[State.INFLIGHT] == 2
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        assert [entry.attempt for entry in slow.browse(State.READY)] == [0, 0, 0]
+    lines = [json.loads(line) for line in log_of(place).splitlines()]
+    assert {line["node"] for line in lines} >= {"work"} and not [line for line in lines if line["level"] == "error"]
+
+
+def test_sighup_and_a_changed_file_replace_the_processes(place: Path) -> None:
+    with working(place, "--processes", "2", "--reload") as process:
+        first = replaced(process, set())
+        process.send_signal(signal.SIGHUP)
+        second = replaced(process, first)
+        (place / "jobs.py").write_text(
+            (place / "jobs.py").read_text() + '\n@app.on("new")\ndef new(delivery):\n    note("new")\n'
+        )
+        replaced(process, second)
+        with connect(place) as mq:
+            mq.queue("new").publish(1)
+        until(lambda: notes(place)["new"] == 1)
+        os.kill(children(process)[0], signal.SIGKILL)
+        until(lambda: "ended with -9" in log_of(place) and len(children(process)) == 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_what_is_wrong_is_said_before_anything_starts(pabal: Pabal, tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("import pabal\nthing = 1\napp = pabal.App('memory:')\n")
+    for name, said in (
+        ("nothing", "give MODULE:NAME"),
+        ("missing_module:app", "no module 'missing_module'"),
+        ("empty:thing", "is a int, not a pabal.App; empty has app"),
+        ("empty:nothing", "is nothing, not a pabal.App"),
+        ("empty:app", "serves no queue"),
+    ):
+        ran = subprocess.run([*COMMAND, "work", name], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 2 and said in ran.stderr, ran.stderr
+    assert not list(tmp_path.glob("*.db"))
+
+
+def test_the_unit_of_an_application(place: Path) -> None:
+    command = [*COMMAND, "install-service", "--work", "jobs:app", "--processes", "3", "--show"]
+    unit = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stdout
+    assert "work jobs:app --processes 3" in unit and f"WorkingDirectory={place}" in unit and "KillMode=mixed" in unit
+
+
+WORKER = """
+import pabal, sys, threading, time
+mq = pabal.connect(sys.argv[1])
+def handler(delivery):
+    print("begun", flush=True)
+    time.sleep({seconds})
+count = pabal.worker(mq.queue("jobs"), handler).run(grace={grace})
+print("handled", count, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "grace", "handled", "state"), [(0.5, 30, 1, State.DONE), (3600, 0.2, 0, State.READY)]
+)
+def test_a_worker_in_a_main_thread_ends_well_on_sigterm(
+    tmp_path: Path, seconds: float, grace: float, handled: int, state: State
+) -> None:
+    url = f"sqlite:{tmp_path}/store"
+    with pabal.connect(url) as mq:
+        id = mq.queue("jobs").publish(1).id
+        program = WORKER.format(seconds=seconds, grace=grace)
+        with subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "begun\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.read() == f"handled {handled}\n" and process.wait(60) == 0
+        entry = mq.queue("jobs").find(id)
+        assert entry is not None and (entry.state, entry.attempt) == (state, handled)

@@ -1,0 +1,42 @@
+"""Random damage to every kind of file of every embedded store: small here, ten thousand per store with PABAL_SOAK=1."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.damage.trial import TARGETS
+
+SOAK = os.environ.get("PABAL_SOAK") == "1"
+ROOT = Path(__file__).parent.parent.parent
+_CASES = [(store, name) for store, targets in TARGETS.items() for name in targets]
+
+
+@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.parametrize(("store", "name"), _CASES, ids=lambda text: text.replace(" ", "-"))
+def test_damage_is_contained_found_and_never_made_worse(store: str, name: str) -> None:
+    _no_faults("tests.damage.trial", store, name, count=-(-10_000 // len(TARGETS[store])) if SOAK else 12)
+
+
+@pytest.mark.timeout(7200 if SOAK else 300)
+def test_damage_to_topics_is_contained_found_and_never_made_worse() -> None:
+    _no_faults("tests.damage.topics", count=10_000 if SOAK else 24)
+
+
+@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.parametrize("store", ["sqlite", "hybrid"])
+def test_salvage_leaves_nothing_behind_and_delivers_nothing_wrong(store: str) -> None:
+    _no_faults("tests.damage.salvage", store, count=10_000 if SOAK else 60)
+
+
+def _no_faults(program: str, *arguments: str, count: int) -> None:
+    first = random.randrange(1 << 32) if SOAK else 1  # the same ones each time, unless asked to look for more
+    command = [sys.executable, "-m", program, *arguments, str(first), str(count)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    faults = [json.loads(line) for line in run.stdout.splitlines()]
+    assert not faults, f"{len(faults)} faults\n" + "\n".join(faults[:10])

@@ -1,0 +1,186 @@
+"""Schedules: each occurrence is published once, whoever publishes it, also across crashes and time zones."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pabal
+from pabal import Connection, InvalidInput, Policy
+from pabal.errors import MessageUnknown
+from pabal.queues.queue import schedules_of
+from pabal.queues.schedules import QUEUE
+from pabal.store import State
+from pabal.testing import ManualClock
+
+STORES = ("memory", "sqlite", "file", "hybrid")
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(at("2026-03-02T08:59:00"))
+
+
+@pytest.fixture(params=STORES)
+def mq(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Connection]:
+    place = "" if request.param == "memory" else f"{tmp_path}/store"
+    with pabal.connect(f"{request.param}:{place}", clock=clock) as connection:
+        yield connection
+
+
+def take(mq: Connection, queue: str = "reports") -> list[str]:
+    """Take what is there, as a consumer does that looks now and then."""
+    found = []
+    for delivery in mq.queue(queue).consume(wait=0):
+        found.append(delivery.message.id)
+        delivery.ack()
+    return found
+
+
+def pass_time(mq: Connection, clock: ManualClock, seconds: float, step: float = 30.0) -> list[str]:
+    found = []
+    while seconds > 0:
+        clock.advance(min(step, seconds))
+        seconds -= step
+        found += take(mq)
+    return found
+
+
+def test_occurrences_come_once_by_cron_line_and_by_interval(mq: Connection, clock: ManualClock) -> None:
+    made = mq.schedule("morning", cron="0 9 * * 1-5", queue="reports", body={"kind": "daily"}, timezone="UTC", type="r")
+    assert made.next == at("2026-03-02T09:00:00")
+    assert mq.schedule("morning", cron="0 9 * * 1-5", queue="reports", body={"kind": "daily"}, timezone="UTC", type="r")
+    mq.schedule("often", every=timedelta(hours=12), queue="reports")
+    assert [(each.name, each.next_at.isoformat()) for each in mq.schedules()] == [
+        ("morning", "2026-03-02T09:00:00+00:00"),
+        ("often", "2026-03-02T12:00:00+00:00"),
+    ]
+    assert take(mq) == [] and pass_time(mq, clock, 120) == ["morning.20260302T090000Z"]
+    entry = mq.queue("reports").find("morning.20260302T090000Z")
+    assert entry is not None and entry.state is State.DONE
+    found = pass_time(mq, clock, 5 * 86400, step=1800)
+    days = ["03", "04", "05", "06"]
+    assert sorted(found) == sorted(
+        [f"morning.202603{day}T090000Z" for day in days]
+        + [f"often.202603{day}T{hour}0000Z" for day in ("02", *days, "07") for hour in ("00", "12")][1:-1]
+    )
+    assert mq.unschedule("often") and not mq.unschedule("often")
+    assert [each.name for each in mq.schedules()] == ["morning"]
+    # Its message carries what it is of, and `run` publishes one more.
+    mq.run_schedule("morning")
+    [delivery] = mq.queue("reports").lease()
+    assert (delivery.body, delivery.message.type) == ({"kind": "daily"}, "r")
+    assert delivery.message.headers == {"schedule": "morning"}
+    with pytest.raises(MessageUnknown, match="there are morning"):
+        mq.run_schedule("evening")
+
+
+def test_what_was_missed_comes_once_or_is_skipped(mq: Connection, clock: ManualClock) -> None:
+    mq.schedule("late", every=3600, queue="reports", catch_up="once")
+    mq.schedule("never", every=3600, queue="reports", catch_up="skip")
+    clock.advance(5.5 * 3600)
+    assert take(mq) == ["late.20260302T140000Z"]
+    clock.advance(1800 + 90)
+    assert take(mq) == ["late.20260302T150000Z", "never.20260302T150000Z"]
+
+
+def test_a_schedule_is_changed_and_removed_as_a_whole(mq: Connection, clock: ManualClock) -> None:
+    mq.schedule("job", every=60, queue="reports", body=1)
+    changed = mq.schedule("job", every=3600, queue="reports", body=2)
+    assert mq.schedules() == [changed] and changed.body == 2
+    # A crash between adding and removing leaves two: the younger counts, and the older ends by itself.
+    schedules = schedules_of(mq.store, clock)
+    schedules._cancel = lambda ids: None  # type: ignore[method-assign]  # the crash
+    clock.advance(1)
+    schedules.add(pabal.Schedule("job", "reports", 3, every=1800))
+    assert [each.body for each in mq.schedules()] == [3]
+    clock.advance(3600)
+    found = list(mq.queue("reports").consume(wait=0))
+    assert [delivery.body for delivery in found] == [3] and len(mq.queue(QUEUE).browse(State.DELAYED)) == 1
+
+
+@pytest.mark.parametrize(
+    ("zone", "line", "start", "expected"),
+    [
+        # The hour that is skipped in spring, and the one that comes twice in autumn.
+        ("Europe/Berlin", "30 2 * * *", "2026-03-28T12:00:00", ["20260329T010000Z", "20260330T003000Z"]),
+        ("Europe/Berlin", "30 2 * * *", "2026-10-24T12:00:00", ["20261025T003000Z", "20261026T013000Z"]),
+        ("Asia/Seoul", "0 9 * * 1-5", "2026-03-27T12:00:00", ["20260330T000000Z"]),
+    ],
+)
+def test_time_zones_are_those_of_the_cron_line(zone: str, line: str, start: str, expected: list[str]) -> None:
+    clock = ManualClock(at(start))
+    with pabal.connect("memory:", clock=clock) as mq:
+        mq.schedule("z", cron=line, queue="reports", timezone=zone)
+        found = pass_time(mq, clock, 3 * 86400, step=900)
+    assert [id.removeprefix("z.") for id in found][: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, "give cron"),
+        ({"cron": "* * * * *", "every": 1}, "not both"),
+        ({"every": 0.5}, "every must be"),
+        ({"every": 60, "timezone": "UTC"}, "belongs to a cron line"),
+        ({"cron": "0 9 * *"}, "five fields"),
+        ({"cron": "61 9 * * *"}, "61"),
+        ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
+        ({"cron": "0 9 * * *", "timezone": "Mars/Base"}, "no time zone"),
+        ({"every": 60, "catch_up": "twice"}, "once or skip"),
+        ({"every": 60, "body": b"x"}, "found bytes"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pabal.connect("memory:") as mq, pytest.raises(InvalidInput, match=said):
+        mq.schedule("x", queue="reports", **wrong)
+
+
+def test_a_schema_that_refuses_the_body_stops_no_schedule(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    with pabal.connect("memory:", clock=clock) as mq:
+        mq.schedule("job", every=60, queue="reports", body={"n": 1})
+        schema: dict[str, Any] = {"type": "object", "required": ["m"]}
+        mq.queue("reports").configure(Policy(body_schema=schema, on_invalid="refuse"))
+        clock.advance(61)
+        assert take(mq) == [] and "nothing is published" in caplog.text
+        mq.queue("reports").configure(Policy())
+        clock.advance(60)
+        assert len(take(mq)) == 1
+        with pytest.raises(InvalidInput):
+            mq.queue("reports").configure(Policy(body_schema=schema, on_invalid="refuse"))
+            mq.schedule("other", every=60, queue="reports", body={"n": 1})
+
+
+def test_without_the_cron_library_cron_lines_are_left_to_others(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pabal.connect("memory:", clock=clock) as mq, pabal.connect("memory:shared", clock=clock) as shared:
+        shared.schedule("line", cron="* * * * *", queue="reports", timezone="UTC")
+        shared.schedule("span", every=60, queue="reports")
+        with monkeypatch.context() as without:
+            without.setattr("pabal.queues.cron.available", lambda: False)
+            clock.advance(61)
+            with pabal.connect("memory:shared", clock=clock) as poor:
+                assert [id.partition(".")[0] for id in take(poor)] == ["span"]
+        assert [id.partition(".")[0] for id in take(shared)] == ["line"] and mq.schedules() == []
+
+
+def test_a_schedule_that_cannot_be_published_stops_nobody_and_is_tried_again(
+    mq: Connection, clock: ManualClock
+) -> None:
+    mq.schedule("large", every=60, queue="reports", body="x" * 2000)
+    mq.queue("reports").configure(Policy(max_bytes=100))
+    mq.queue("other").publish("work")
+    clock.advance(70)
+    [delivery] = mq.queue("other").lease()
+    delivery.ack()
+    assert take(mq) == [] and [each.name for each in mq.schedules()] == ["large"]
+    mq.queue("reports").configure(Policy())
+    clock.advance(20)
+    assert len(take(mq)) == 1 and [each.name for each in mq.schedules()] == ["large"]

@@ -1,0 +1,32 @@
+"""A salvaged database has every row before and behind the pages that cannot be read."""
+
+from pathlib import Path
+
+import pytest
+
+from pabal.sql.connection import connect
+from pabal.sql.repair import salvage
+
+ROWS = 10_000
+
+
+@pytest.mark.parametrize("kind", ["", "without rowid"])
+def test_what_lies_before_and_behind_a_damaged_page_is_saved(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.db"
+    connection = connect(path)
+    connection.execute(f"create table things (id integer primary key, name text) {kind}").fetchall()
+    connection.execute("begin").fetchall()
+    connection.executemany("insert into things values (?, ?)", [(id, f"thing {id}") for id in range(ROWS)])
+    connection.execute("commit").fetchall()
+    leaves = "select pageno, ncell from dbstat where name = 'things' and pagetype = 'leaf' order by pageno"
+    pages: list[tuple[int, int]] = connection.execute(leaves).fetchall()  # type: ignore[assignment]
+    connection.close()
+    page, cells = pages[len(pages) * 6 // 10]
+    data = bytearray(path.read_bytes())
+    data[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
+    path.write_bytes(data)
+    kept, lost, _ = salvage(path, 1.0, lambda connection: None, lambda connection, pages: 0)
+    connection = connect(path)
+    found = connection.execute("select count(*) from things where name = 'thing ' || id").get
+    connection.close()
+    assert ROWS - cells - 1 <= found < ROWS and lost and kept.read_bytes() == data

@@ -1,0 +1,163 @@
+"""The work of the file store grows with the number of messages and queues, not with its square: steps are counted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from pabal import durable
+from pabal.queues.queue import Queue
+from pabal.store import Dead, Failure, Settlement, State
+from pabal.stores.files import FileStore
+from pabal.testing import ManualClock
+from pabal.testing.store_place import QUEUE, draft, take
+
+
+@pytest.fixture(autouse=True)
+def _no_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "sync", lambda fd: None)  # time, but no step
+
+
+def steps(work: Callable[[], object]) -> int:
+    """Count calls of functions and of the system, and the entries of directories that are listed."""
+    counted = 0
+
+    def note(frame: FrameType, event: str, function: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    whole = os.listdir
+
+    def listdir(path: str) -> list[str]:
+        nonlocal counted
+        names = whole(path)
+        counted += len(names)
+        return names
+
+    before = sys.getprofile()
+    os.listdir = listdir  # type: ignore[assignment]
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+        os.listdir = whole
+    return counted
+
+
+Work = Callable[[FileStore, int], object]
+
+
+def growth(tmp_path: Path, prepare: Work, work: Work, few: int = 150) -> float:
+    """Return how many more steps four times as many messages take."""
+    found = []
+    for number in (few, few * 4):
+        root, clock = tmp_path / str(number), ManualClock()
+        with closing(FileStore(root, clock=clock)) as store:
+            prepare(store, number)
+        with closing(FileStore(root, clock=clock)) as store:
+            found.append(steps(lambda store=store, number=number: work(store, number)))  # type: ignore[misc]
+    return found[1] / found[0]
+
+
+def bury_many(store: FileStore, number: int) -> None:
+    store.publish([draft(n) for n in range(number)])
+    leases = take(store, number)
+    store.settle([Settlement(lease.receipt, Dead(Failure("NO"))) for lease in leases])
+
+
+def make_queues(store: FileStore, number: int) -> None:
+    for n in range(number):
+        store.configure(f"queue-{n}", {})
+
+
+def nothing(store: FileStore, number: int) -> None:
+    pass
+
+
+def in_batches(store: FileStore, number: int) -> None:
+    queue = Queue(QUEUE, store)
+    ids = [entry.id for entry in queue.entries(State.DEAD)]
+    assert len(ids) == number
+    for start in range(0, number, 10):
+        assert len(queue.revive(ids[start : start + 10])) == 10
+
+
+def pages(state: State) -> Callable[[FileStore, int], None]:
+    def work(store: FileStore, number: int) -> None:
+        after = ""
+        for seen in count(1):
+            page = store.browse(QUEUE, state, after=after, limit=10)
+            if not page:
+                assert seen == number // 10 + 1
+                break
+            after = page[-1].cursor
+
+    return work
+
+
+def purge_slices(store: FileStore, number: int) -> None:
+    total = 0
+    while removed := store.purge(QUEUE, State.READY, limit=10):
+        total += removed
+    assert total == number
+
+
+def test_counts_of_all_queues(tmp_path: Path) -> None:
+    assert growth(tmp_path, make_queues, lambda store, _: [store.counts(name) for name in store.queues()], 30) < 5
+
+
+def test_making_queues(tmp_path: Path) -> None:
+    assert growth(tmp_path, nothing, make_queues, 30) < 5
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.READY, State.DELAYED])
+def test_browsing_page_by_page(tmp_path: Path, state: State) -> None:
+    def prepare(store: FileStore, number: int) -> None:
+        if state is State.DEAD:
+            bury_many(store, number)
+        else:
+            store.publish([draft(n, delay=60.0 if state is State.DELAYED else 0.0) for n in range(number)])
+
+    assert growth(tmp_path, prepare, pages(state)) < 5
+
+
+def test_reviving_all(tmp_path: Path) -> None:
+    assert growth(tmp_path, bury_many, in_batches) < 5
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_purging_what_waits(tmp_path: Path, group: str) -> None:
+    def prepare(store: FileStore, number: int) -> None:
+        store.publish([draft(n, group=group, priority=n % 10) for n in range(number)])
+
+    assert growth(tmp_path, prepare, purge_slices) < 5
+
+
+def test_a_page_that_goes_on_skips_what_is_gone(tmp_path: Path) -> None:
+    with closing(FileStore(tmp_path / "spool", clock=ManualClock())) as store:
+        bury_many(store, 30)
+        first, *rest = [entry.id for entry in store.browse(QUEUE, State.DEAD)]
+        (page,) = store.browse(QUEUE, State.DEAD, limit=1)
+        assert store.revive(QUEUE, rest[:5]) == rest[:5]
+        seen, after = [], page.cursor
+        while found := store.browse(QUEUE, State.DEAD, after=after, limit=10):
+            after = found[-1].cursor
+            seen += [entry.id for entry in found]
+        assert page.id == first and seen == rest[5:]
+
+
+def test_a_page_after_the_last_shows_what_came_since(tmp_path: Path) -> None:
+    with closing(FileStore(tmp_path / "spool", clock=ManualClock())) as store:
+        store.publish([draft(n, id=f"m{n}") for n in range(5)])
+        page = store.browse(QUEUE, State.READY, limit=3)
+        store.publish([draft(5, id="m5")])
+        page += store.browse(QUEUE, State.READY, limit=3, after=page[-1].cursor)
+        assert [entry.id for entry in page] == [f"m{n}" for n in range(6)]

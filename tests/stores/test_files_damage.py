@@ -1,0 +1,456 @@
+"""The file store with damaged files of its own, or with files that a person renamed, moved or edited."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pabal import Policy
+from pabal.cli.main import cli
+from pabal.errors import InvalidPolicy, StoreRefused
+from pabal.queues.queue import Queue
+from pabal.store import Outcome, Published, State
+from pabal.stores.files import FileStore
+from pabal.stores.files import settle as settling
+from pabal.stores.files.settlement_folder import read_plan
+from pabal.stores.layout import NativeLayout
+from pabal.testing import ManualClock
+from pabal.testing.store_place import (
+    QUEUE,
+    ack,
+    bury,
+    count,
+    draft,
+    drain,
+    publish,
+    state_of,
+    take,
+    take_one,
+)
+
+
+@pytest.fixture
+def queue(root: Path) -> Path:
+    return root / QUEUE
+
+
+def all_well(store: FileStore) -> bool:
+    return store.check(repair=False) == []
+
+
+# The order of groups
+
+
+@pytest.mark.parametrize(
+    "text", [b"1006606", b"ffffffffffffffff", b"zz", b"", b"\0" * 26, b"000fffffffffffff", b"\xff"]
+)
+def test_a_damaged_stamp_is_taken_from_the_names(
+    store: FileStore, queue: Path, root: Path, clock: ManualClock, text: bytes
+) -> None:
+    publish(store, "first", id="first", group="g")
+    whole = (queue / ".lock").read_bytes()
+    (queue / ".lock").write_bytes(text + whole[len(text) :] if text else b"")
+    clock.step_wall(-3600)  # the clock alone would put the next ones before the first
+    with closing(FileStore(root, clock=clock)) as other:
+        found = other.check(repair=False)
+        assert not text or [finding.where for finding in found] == [str(queue / ".lock")]
+        for number in range(3):
+            publish(other, number, id=f"m{number}", group="g")
+        assert drain(other) == ["first", 0, 1, 2] and all_well(other)
+
+
+def test_every_bit_of_the_stamp_may_flip(store: FileStore, queue: Path) -> None:
+    publish(store, "first", id="first", group="g")
+    whole = (queue / ".lock").read_bytes()
+    for bit in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (queue / ".lock").write_bytes(damaged)
+        (finding,) = store.check(repair=bit % 2 == 0)
+        assert finding.where == str(queue / ".lock") and finding.repaired is (bit % 2 == 0)
+        publish(store, bit, group="g")
+        assert all_well(store)
+    assert drain(store) == ["first", *range(len(whole) * 8)]
+
+
+def test_a_stamp_of_an_earlier_version_counts(store: FileStore, queue: Path, clock: ManualClock) -> None:
+    publish(store, 1, group="g")
+    drain(store)
+    (queue / ".lock").write_bytes(b"%016x" % int((clock.now() + 3600) * 1e6))
+    assert all_well(store)
+    publish(store, 2, group="g")
+    assert int((queue / ".lock").read_bytes()[:16], 16) == int((clock.now() + 3600) * 1e6) + 1
+
+
+@pytest.mark.parametrize("year", [2112, 2200, 9000])
+def test_a_clock_beyond_the_last_stamp_loses_nothing(store: FileStore, clock: ManualClock, year: int) -> None:
+    publish(store, 0, group="g")
+    clock.step_wall((year - 2025) * 366 * 86400.0)
+    publish(store, 1, group="g", id="one")
+    publish(store, 2, group="g")
+    clock.step_wall(-(year - 2025) * 366 * 86400.0)
+    publish(store, 3, group="g", id="three")
+    assert drain(store) == [0, 1, 2, 3] and all_well(store)
+    assert count(store, State.DONE) == 4
+
+
+def test_a_name_with_a_stamp_that_cannot_be_does_not_stop_its_group(store: FileStore, queue: Path) -> None:
+    publish(store, 1, 2, group="g")
+    (first, second) = sorted(os.listdir(queue / "ready"))
+    before, _, after = second.partition("~g")
+    os.rename(
+        queue / "ready" / second, queue / "ready" / f"{before}~g{after[:8]}.fffffffffffff~{after.partition('~')[2]}"
+    )
+    (queue / ".lock").write_bytes(b"")
+    publish(store, 3, group="g")
+    assert drain(store) == [1, 3, 2]
+
+
+# Files that a person renamed, moved or edited
+
+LAYOUTS = {"native": NativeLayout(), "plain": NativeLayout(native=False)}
+
+
+@pytest.fixture(params=list(LAYOUTS))
+def any_store(request: pytest.FixtureRequest, root: Path, clock: ManualClock) -> Iterator[FileStore]:
+    with closing(FileStore(root, clock=clock, layout=LAYOUTS[request.param])) as store:
+        yield store
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("options", [{"id": "m"}, {"dedup_key": "k"}, {"id": "m", "dedup_key": "k", "group": "g"}])
+def test_a_renamed_file_is_no_duplicate_of_itself(
+    any_store: FileStore, queue: Path, options: dict[str, Any], known: bool
+) -> None:
+    (id,) = publish(any_store, "body", **options)
+    if known:
+        assert count(any_store, State.READY) == 1
+    (name,) = os.listdir(queue / "ready")
+    os.rename(queue / "ready" / name, queue / "ready" / "again.json")
+    assert count(any_store, State.READY) == 1
+    assert any_store.publish([draft("later", **options)]) == [Published(id, duplicate=True)]
+    (lease,) = take(any_store)
+    assert lease.message.body == "body" and ack(any_store, lease) is Outcome.APPLIED
+    assert any_store.publish([draft("later", **options)]) == [Published(id, duplicate=True)]
+    assert drain(any_store) == [] and count(any_store, State.DONE) == 1
+
+
+@pytest.mark.parametrize("name", ["again.json", ""])
+@pytest.mark.parametrize("options", [{}, {"id": "m", "group": "g"}, {"dedup_key": "k"}])
+def test_a_dead_message_may_be_moved_back_by_hand(
+    any_store: FileStore, queue: Path, options: dict[str, str], name: str
+) -> None:
+    publish(any_store, "body", **options)
+    bury(any_store, take_one(any_store))
+    (dead,) = (path for path in (queue / "dead").iterdir() if path.suffix != ".why")
+    os.rename(dead, queue / "ready" / (name or dead.name))
+    assert drain(any_store) == ["body"] and count(any_store, State.DEAD) == 0
+
+
+@pytest.mark.parametrize("more", [{}, {"messageId": "other"}, {"deduplicationKey": "other"}])
+def test_an_edited_file_is_taken_as_it_is_now(any_store: FileStore, queue: Path, more: dict[str, str]) -> None:
+    publish(any_store, "before", id="m", dedup_key="k")
+    (path,) = (queue / "ready").iterdir()
+    (queue / "draft").write_text(json.dumps({**json.loads(path.read_bytes()), "payload": "now", **more}))
+    path.unlink()
+    os.rename(queue / "draft", queue / "ready" / "again.json")
+    assert drain(any_store) == ["now"]
+
+
+def test_a_copy_is_still_a_duplicate(any_store: FileStore, queue: Path) -> None:
+    publish(any_store, "body", id="m")
+    (path,) = (queue / "ready").iterdir()
+    for name in ("copy.json", "copy2.json"):
+        shutil.copyfile(path, queue / name)
+        os.rename(queue / name, queue / "ready" / name)
+    assert drain(any_store) == ["body"] and count(any_store, State.DONE) == 3
+
+
+def test_a_copy_of_what_was_purged_is_still_a_duplicate(any_store: FileStore, queue: Path) -> None:
+    publish(any_store, "body", id="m", dedup_key="k")
+    (path,) = (queue / "ready").iterdir()
+    shutil.copyfile(path, queue / "copy.json")
+    assert drain(any_store) == ["body"] and any_store.purge(QUEUE, State.DONE) == 1
+    os.rename(queue / "copy.json", queue / "ready" / "copy.json")
+    assert drain(any_store) == []
+
+
+def test_of_two_copies_of_a_renamed_file_one_is_delivered(any_store: FileStore, queue: Path) -> None:
+    publish(any_store, "body", id="m")
+    (path,) = (queue / "ready").iterdir()
+    shutil.copyfile(path, queue / "copy.json")
+    os.rename(path, queue / "ready" / "one.json")
+    os.rename(queue / "copy.json", queue / "ready" / "two.json")
+    assert drain(any_store) == ["body"]
+
+
+def test_many_renamed_files_are_compared_with_all_others_once(
+    any_store: FileStore, queue: Path, listed: list[str]
+) -> None:
+    for number in range(300):
+        publish(any_store, number, id=f"m{number}")
+    for number, name in enumerate(os.listdir(queue / "ready")):
+        os.rename(queue / "ready" / name, queue / "ready" / f"again{number}.json")
+    listed.clear()
+    assert sorted(drain(any_store)) == list(range(300))
+    assert listed.count(str(queue / "dead")) <= 2
+
+
+# Settlements with follow-ups
+
+
+@pytest.fixture
+def committed(store: FileStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a settlement that is committed, and was not finished by a process that died."""
+    publish(store, "in", id="m")
+    lease = take_one(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(settling, "complete", lambda *_: None)
+        patch.setattr(settling, "_tidy", lambda *_: None)
+        ack(store, lease, draft("out", queue="next", id="m.out"), draft("here"), draft("later", delay=60.0))
+    (folder,) = (root / ".settling").iterdir()
+    return folder
+
+
+def finished(store: FileStore, clock: ManualClock) -> None:
+    clock.advance(61)
+    assert (drain(store, "next"), sorted(drain(store))) == (["out"], ["here", "later"])
+    assert count(store, State.DELAYED) == 0
+
+
+def test_half_a_plan_is_enough(store: FileStore, root: Path, committed: Path, clock: ManualClock) -> None:
+    data = (committed / "plan.json").read_bytes()
+    (committed / "plan.json").write_bytes(bytes(len(data) // 2) + data[len(data) // 2 :])
+    with closing(FileStore(root, clock=clock)) as other:
+        assert state_of(other, "m") is State.DONE
+        finished(other, clock)
+
+
+@pytest.mark.parametrize("damage", [bytes, lambda data: b"", lambda data: data.replace(b"state", b"stale"), None])
+def test_without_its_plan_the_follow_ups_are_published_and_the_input_is_set_aside(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock, damage: Callable[[bytes], bytes] | None
+) -> None:
+    path = committed / "plan.json"
+    if damage is None:
+        path.unlink()
+    else:
+        data = path.read_bytes()
+        path.write_bytes(damage(data) if damage is not bytes else bytes(len(data)))
+    with closing(FileStore(root, clock=clock)) as other:
+        finished(other, clock)
+        entry = other.find(QUEUE, "m")
+        assert entry is not None and entry.state is State.CORRUPT and b'"in"' in entry.data
+        assert entry.failure is not None and entry.failure.code == "DamagedPlan"
+        assert os.listdir(root / ".settling") == [] and all_well(other)
+        os.rename(root / QUEUE / "corrupt" / "m", root / QUEUE / "ready" / "m.json")
+        assert drain(other) == ["in"]
+
+
+def test_a_settlement_that_is_committed_while_another_looks_for_its_plan_is_not_damaged(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("plan.json", "input"):
+        os.rename(committed / name, tmp_path / name)
+    os.utime(committed, (clock.now(), clock.now()))
+
+    def commit() -> None:
+        for path in (tmp_path / "plan.json", tmp_path / "input"):
+            if path.exists():
+                os.rename(path, committed / path.name)
+
+    def look_too_early(folder: str) -> dict[str, Any] | None:
+        found = read_plan(folder)
+        commit()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(settling, "read_plan", look_too_early)
+        FileStore(root, clock=clock).close()
+    commit()
+    with closing(FileStore(root, clock=clock)) as other:
+        assert state_of(other, "m") is State.DONE
+        finished(other, clock)
+
+
+def test_an_input_by_another_name_is_found_again(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock
+) -> None:
+    os.rename(committed / "input", committed / "inpux")
+    os.utime(committed, (clock.now(), clock.now()))
+    clock.advance(61)
+    with closing(FileStore(root, clock=clock)) as other:
+        assert state_of(other, "m") is State.DONE
+        finished(other, clock)
+
+
+def test_a_follow_up_by_another_name_is_found_again(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock
+) -> None:
+    (path,) = committed.glob("0.*")
+    os.rename(path, committed / "x")
+    with closing(FileStore(root, clock=clock)) as other:
+        assert state_of(other, "m") is State.DONE
+        finished(other, clock)
+
+
+def test_a_file_that_no_plan_explains_is_set_aside(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock
+) -> None:
+    (committed / "x").write_text('{"payload": "precious"}')
+    with closing(FileStore(root, clock=clock)) as other:
+        finished(other, clock)
+        (entry,) = other.browse(QUEUE, State.CORRUPT)
+        assert b"precious" in entry.data and os.listdir(root / ".settling") == []
+
+
+def test_a_folder_that_says_nothing_at_all_is_found_by_a_check(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock
+) -> None:
+    (committed / "plan.json").unlink()
+    os.rename(committed, root / ".settling" / "x")
+    (root / ".settling" / "file").write_text("")
+    with closing(FileStore(root, clock=clock)) as other:
+        finished(other, clock)
+        found = other.check(repair=True)
+        assert [Path(finding.where).name for finding in found] == ["file", "x"]
+        assert not any(finding.repaired for finding in found) and (root / ".settling" / "x" / "input").exists()
+
+
+# Names in the other folders
+
+
+def test_a_renamed_file_in_flight_comes_back(store: FileStore, queue: Path) -> None:
+    publish(store, "a", "b", id="")
+    take(store, 2)
+    one, two = sorted(os.listdir(queue / "inflight"))
+    os.rename(queue / "inflight" / one, queue / "inflight" / "again.json")
+    os.rename(queue / "inflight" / two, queue / "inflight" / f"{two.partition('~a')[0]}.json")
+    assert len(store.check(repair=False)) == 2
+    assert store.expired(QUEUE, 10) == [] and sorted(drain(store)) == ["a", "b"] and all_well(store)
+
+
+@pytest.mark.parametrize("name", ["again.json", "100-123-x~"])
+def test_a_renamed_dead_message_is_found_by_a_check(store: FileStore, queue: Path, name: str) -> None:
+    publish(store, "body", id="m")
+    bury(store, take_one(store))
+    (dead,) = (path for path in (queue / "dead").iterdir() if path.suffix != ".why")
+    os.rename(dead, queue / "dead" / name)
+    (finding,) = store.check(repair=True)
+    assert finding.where == str(queue / "dead" / name) and finding.repaired
+    assert state_of(store, "m") is State.DEAD and store.revive(QUEUE, ["m"]) == ["m"] and drain(store) == ["body"]
+
+
+# Settings, format and reasons
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\0" * 40, '{"visibilityTimeoutSec": -1}', '{"retry": 5}'])
+def test_a_policy_that_cannot_be_read_harms_only_its_queue(
+    store: FileStore, root: Path, queue: Path, text: str
+) -> None:
+    for name in (QUEUE, "other"):
+        store.configure(name, {})
+        publish(store, "body", queue=name)
+    (queue / "settings.json").write_text(text)
+    bad, good = Queue(QUEUE, store), Queue("other", store)
+    for call in (lambda: bad.policy, lambda: bad.publish(1), lambda: bad.lease()):
+        with pytest.raises(InvalidPolicy, match=f"queue {QUEUE} has a policy that cannot be read"):
+            call()
+    assert [delivery.message.body for delivery in good.lease()] == ["body"]
+    assert store.counts(QUEUE)[State.READY] == 1
+    status = CliRunner().invoke(cli, ["--url", f"file:{root}", "status"])
+    assert status.exit_code == 0 and "cannot be read" in status.output and "other" in status.output
+    (finding,) = store.check(repair=False)
+    assert finding.where == str(queue / "settings.json") and not finding.repaired
+    (finding,) = store.check(repair=True)
+    assert finding.repaired and all_well(store)
+    (aside,) = queue.glob("settings.json.*")
+    assert aside.read_text() == text
+    assert [delivery.message.body for delivery in Queue(QUEUE, store).lease()] == ["body"]
+
+
+def test_a_policy_that_cannot_be_read_is_replaced_where_it_is_known_from_elsewhere(
+    store: FileStore, queue: Path
+) -> None:
+    store.configure(QUEUE, {})
+    (queue / "settings.json").write_text("{")
+    Queue(QUEUE, store).ensure_policy(Policy(visibility=7.0))
+    assert Queue(QUEUE, store).policy.visibility == 7.0 and all_well(store)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda t: b"", lambda t: t.replace(b"1", b"3", 1), lambda t: t.replace(b"for", b"fxr")]
+)
+def test_a_damaged_format_does_not_close_the_store(
+    store: FileStore, root: Path, clock: ManualClock, damage: Callable[[bytes], bytes]
+) -> None:
+    publish(store, "body")
+    path = root / "pabal.json"
+    path.write_bytes(damage(path.read_bytes()))
+    with closing(FileStore(root, clock=clock)) as other:
+        assert drain(other) == ["body"]
+        assert [finding.where for finding in other.check(repair=False)] == [str(path)]
+        assert [finding.repaired for finding in other.check(repair=True)] == [True] and all_well(other)
+
+
+def test_the_format_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pabal.json").write_text("{")
+    with pytest.raises(StoreRefused, match="is this the root of a file store"):
+        FileStore(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"code": 5}', '{"code": "X", "at": "now"}', "\0\0", "\udcff"])
+def test_a_damaged_reason_harms_only_its_message(store: FileStore, queue: Path, text: str) -> None:
+    publish(store, 1, 2)
+    for lease in take(store, 2):
+        bury(store, lease)
+    path = next((queue / "dead").glob("*.why"))
+    path.write_bytes(os.fsencode(text))
+    one, two = store.browse(QUEUE, State.DEAD)
+    assert [one.failure is None, two.failure is None].count(True) == 1
+    (finding,) = store.check(repair=True)
+    assert finding.where == str(path) and finding.repaired and all_well(store)
+    assert len(store.browse(QUEUE, State.CORRUPT)) == 1 and len(store.browse(QUEUE, State.DEAD)) == 2
+
+
+def test_a_reason_under_another_name_is_no_message(store: FileStore, queue: Path) -> None:
+    publish(store, 1)
+    bury(store, take(store)[0])
+    path = next((queue / "dead").glob("*.why"))
+    path.rename(path.with_name("again.json"))
+    (finding,) = store.check(repair=True)
+    assert finding.repaired and all_well(store)
+    assert [entry.message and entry.message.body for entry in store.browse(QUEUE, State.DEAD)] == [1]
+    assert len(store.browse(QUEUE, State.CORRUPT)) == 1
+
+
+@pytest.mark.parametrize("folder", ["ready", "inflight", "dead"])
+def test_a_name_that_is_not_utf_8_harms_only_its_message(
+    store: FileStore, root: Path, queue: Path, folder: str
+) -> None:
+    publish(store, 1, 2)
+    for lease in take(store, 2) if folder != "ready" else []:
+        if folder == "dead":
+            bury(store, lease)
+    path = next(path for path in (queue / folder).iterdir() if path.suffix == ".json")
+    os.rename(path, os.fsencode(path).replace(b"-01", b"-\xff1"))
+    for command in (["status"], ["peek", QUEUE], ["list-dlq", QUEUE], ["doctor"], ["doctor", "--repair"], ["doctor"]):
+        found = CliRunner().invoke(cli, ["--url", f"file:{root}", *command])
+        assert found.exit_code in (0, 1) and (found.exception is None or isinstance(found.exception, SystemExit))
+    assert found.output.startswith("all is well")
+
+
+def test_a_corrupt_file_is_as_old_as_its_reason(store: FileStore, queue: Path, clock: ManualClock) -> None:
+    publish(store, 1)
+    (queue / "ready" / "bad.json").write_text("{no")
+    os.utime(queue / "ready" / "bad.json", (1, 1))
+    take(store)
+    assert count(store, State.CORRUPT) == 1
+    assert store.oldest(QUEUE, State.CORRUPT) == pytest.approx(clock.now(), abs=1)

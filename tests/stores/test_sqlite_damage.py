@@ -1,0 +1,317 @@
+"""What damage to a SQLite store costs: the message or queue that was hit, never its neighbours. Every call ends."""
+
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pabal.errors import InvalidPolicy, StoreFailed
+from pabal.queues.queue import Queue
+from pabal.sql.connection import connect
+from pabal.store import Finding, Outcome, State
+from pabal.stores.sqlite import SqliteStore, lease
+from pabal.testing import ManualClock
+from pabal.testing.store_place import ack, bodies, bury, draft, drain, publish, take
+
+PAGE = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pabal.db"
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[Callable[[], SqliteStore]]:
+    stores: list[SqliteStore] = []
+
+    def open() -> SqliteStore:
+        while stores:
+            stores.pop().close()
+        stores.append(SqliteStore(path, clock=ManualClock()))
+        return stores[0]
+
+    yield open
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(opened: Callable[[], SqliteStore]) -> SqliteStore:
+    return opened()
+
+
+def publish_numbers(store: SqliteStore, many: int, name: str = "m") -> None:
+    for number in range(many):
+        publish(store, number, id=f"{name}{number}")
+
+
+def damage(path: Path, *statements: str) -> None:
+    connection = connect(path)
+    for statement in statements:
+        connection.execute(statement).fetchall()
+    connection.close()
+
+
+def page_of(path: Path, name: str) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        [(page,)] = connection.execute("select rootpage from sqlite_schema where name = ?", (name,))
+    return int(page)
+
+
+def flip(path: Path, page: int, text: bytes, after: int, bit: int) -> None:
+    """Flip a bit behind a text in a page."""
+    data = bytearray(path.read_bytes())
+    at = data.index(text, (page - 1) * PAGE) + len(text) + after
+    data[at] ^= bit
+    path.write_bytes(data)
+
+
+def problems(findings: list[Finding]) -> list[str]:
+    return [finding.problem for finding in findings]
+
+
+# Indexes
+
+
+def damaged_index(opened: Callable[[], SqliteStore], path: Path) -> SqliteStore:
+    """Let an entry of the index of ready messages lead to a message that is done."""
+    store = opened()
+    publish_numbers(store, 5, "done-")
+    for found in take(store, 5):
+        assert ack(store, found)
+    publish_numbers(store, 5, "ready-")
+    store.close()
+    flip(path, page_of(path, "messages_ready"), b"ready-0", 0, 4)
+    return opened()
+
+
+def test_g10_a_lease_ends_where_an_index_leads_to_a_settled_message(
+    opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = damaged_index(opened, path)
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        store.lease("jobs", 1, 30.0)
+    found = store.check(repair=False)
+    assert found and not any(finding.repaired for finding in found)
+    found = store.check(repair=True)
+    assert found and all(finding.repaired for finding in found)
+    assert store.check(repair=False) == []
+    assert bodies(store.lease("jobs", 9, 30.0)) == [0, 1, 2, 3, 4]
+
+
+def test_an_entry_of_an_index_for_another_message_delivers_no_wrong_body(
+    opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    publish_numbers(store, 4)
+    store.close()
+    flip(path, page_of(path, "messages_ready"), b"m1", 0, 1)  # the row of m1 is 2: it becomes 3
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        drain(store)
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert not store.check(repair=False)
+
+
+def test_a_check_drops_no_lock_of_another_handle_in_this_process(opened: Callable[[], SqliteStore], path: Path) -> None:
+    """To open and close the file once more would: POSIX locks belong to the process."""
+    first = opened()
+    publish_numbers(first, 50)
+    assert first.purge("jobs", State.READY) == 50  # a list of free pages, which the check reads
+
+    def locks() -> list[str]:
+        number = f":{path.stat().st_ino} "
+        return sorted(line.split(":", 1)[1] for line in Path("/proc/locks").read_text().splitlines() if number in line)
+
+    held = locks()
+    second = SqliteStore(path)
+    assert held and second.check(repair=False) == first.check(repair=False) == []
+    second.close()
+    assert locks() == held
+
+
+# Rows
+
+TEXTS = {
+    "id": "update messages set id = cast(x'6d33ff' as text) where id = 'm3'",
+    "group": "update messages set grp = cast(x'ff' as text) where id = 'm3'",
+    "target": "update messages set target = cast(x'ff' as text) where id = 'm3'",
+    "kind": "update messages set priority = 'high' where id = 'm3'",
+    "state": "update messages set state = 77 where id = 'm3'",
+    "time": "update messages set due_at = x'00' where id = 'm3'",
+    "queue": "update messages set queue_id = 99 where id = 'm3'",
+}
+
+
+@pytest.mark.parametrize("statement", TEXTS.values(), ids=TEXTS)
+def test_g10_a_damaged_row_holds_up_no_neighbour_and_is_restored(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, statement: str
+) -> None:
+    publish_numbers(store, 6)
+    damage(path, statement)
+    store = opened()
+    assert store.check(repair=False)
+    assert store.browse("jobs", State.READY) and store.counts("jobs") and store.queues()
+    leased = bodies(store.lease("jobs", 9, 30.0))
+    assert set(leased) >= {0, 1, 2, 4, 5}
+    store.check(repair=True)
+    assert not store.check(repair=False)
+    left = [entry.message.body for state in State for entry in store.browse("jobs", state) if entry.message]
+    assert left.count(3) == 1
+
+
+@pytest.mark.parametrize("value", ["'text'", "x'00'", "1.5", "null"])
+def test_a_checksum_of_a_wrong_kind_sets_its_message_aside_for_good(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, value: str
+) -> None:
+    publish_numbers(store, 2)
+    damage(path, f"update messages set crc = {value} where id = 'm1'")
+    store = opened()
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert not store.check(repair=False)
+    (entry,) = store.browse("jobs", State.CORRUPT)
+    assert entry.id == "m1" and b'"payload":1' in entry.data
+    assert bodies(take(store)) == [0]
+
+
+def test_a_name_of_a_queue_that_is_not_text_is_restored_from_its_documents(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    publish(store, 1)
+    publish(store, 2, queue="other")
+    damage(path, "update queues set name = cast(x'ff' as text) where name = 'jobs'")
+    store = opened()
+    assert "its name" in problems(store.check(repair=False))[0]
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert "other" in store.queues()
+    assert bodies(store.lease("other", 9, 30.0)) == [2]
+    assert not store.check(repair=False)
+    assert store.queues() == ["jobs", "other"]
+    assert bodies(store.lease("jobs", 9, 30.0)) == [1]
+
+
+def test_a_failure_that_is_no_json_costs_only_its_reason(store: SqliteStore, path: Path) -> None:
+    publish(store, 1)
+    [found] = take(store)
+    bury(store, found)
+    damage(path, "update messages set failure = '{no'")
+    [entry] = store.browse("jobs", State.DEAD)
+    assert entry.message is not None and entry.failure is not None and "{no" in entry.failure.reason
+    assert "failure" in problems(store.check(repair=True))[0]
+    assert not store.check(repair=False)
+    assert store.revive("jobs", [found.message.id])
+    assert bodies(take(store)) == [1]
+
+
+@pytest.mark.parametrize("settings", ["{no", '"text"', '{"retry": 5}'])
+def test_settings_that_cannot_be_read_stop_one_queue_and_are_set_aside(
+    store: SqliteStore, path: Path, settings: str
+) -> None:
+    publish(store, 1)
+    publish(store, 2, queue="other")
+    store.configure("jobs", {})
+    damage(path, f"update queues set settings = '{settings}' where name = 'jobs'")
+    with pytest.raises(InvalidPolicy, match="jobs"):
+        Queue("jobs", store).policy  # noqa: B018
+    assert Queue("other", store).policy
+    assert "its settings cannot be read" in problems(store.check(repair=False))[0]
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert store.settings("jobs") is None and not store.check(repair=False)
+    connection = connect(path)
+    assert connection.execute("select value from meta where key like 'set_aside.jobs.%'").get == settings.encode()
+    connection.close()
+
+
+# Pages
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_lies_before_and_behind_a_lost_page_is_saved(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, seed: int
+) -> None:
+    publish(store, *range(600))
+    store.close()
+    pages = path.stat().st_size // PAGE
+    data = bytearray(path.read_bytes())
+    page = random.Random(seed).randrange(20, pages)  # behind the roots
+    data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+    path.write_bytes(data)
+    store = opened()
+    found = store.check(repair=True)
+    assert found and all(finding.repaired for finding in found if finding.where == str(path))
+    assert store.check(repair=False) == []
+    left = bodies(store.lease("jobs", 1000, 30.0))
+    assert len(left) > 500 and sorted(left) == left
+    if len(left) < 600:
+        [kept] = [file for file in path.parent.glob("*.damaged-*") if not file.name.endswith("-wal")]
+        assert kept.read_bytes() == data
+
+
+def test_a_lost_version_of_the_tables_is_noted_again(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    publish(store, 1)
+    damage(path, "delete from meta where key = 'schema.queues'")
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        take(store)
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert bodies(take(store)) == [1]
+
+
+# Order
+
+
+def test_g4_holds_for_more_due_messages_than_one_commit_promotes(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_PROMOTED_AT_ONCE", 100)
+    store.publish([draft(number, delay=1.0 + number / 1000) for number in range(250)])
+    store.publish([draft("urgent", delay=2.0, priority=9)])
+    clock = store._clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(60)
+    assert bodies(take(store, 3)) == ["urgent", 0, 1]
+    assert store.counts("jobs")[State.DELAYED] == 0
+
+
+def test_a_message_in_flight_whose_row_has_another_id_is_restored(store: SqliteStore, path: Path) -> None:
+    publish(store, "held", id="held")
+    [lease] = take(store)
+    damage(path, "update messages set id = 'heme'")
+    assert [found for found in problems(store.check(repair=True)) if found == "its row is damaged: id"]
+    assert ack(store, lease) is Outcome.APPLIED
+
+
+def test_what_is_found_in_pages_is_added_though_another_message_has_its_number(
+    opened: Callable[[], SqliteStore], path: Path, tmp_path: Path
+) -> None:
+    publish_numbers(opened(), 2)
+    opened().close()
+    other = SqliteStore(tmp_path / "other.db", clock=ManualClock())
+    publish(other, "x", id="x")
+    publish(other, "m1", id="m1")  # this one is there
+    assert other.rescue(path) == 1
+    assert sorted(entry.id for entry in other.browse("jobs", State.READY)) == ["m0", "m1", "x"]
+    other.close()
+
+
+def test_a_damaged_schema_is_told_and_nothing_is_called_repaired(
+    opened: Callable[[], SqliteStore], path: Path, tmp_path: Path
+) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    damage(
+        path,
+        "pragma writable_schema = on",
+        "update sqlite_schema set sql = replace(sql, 'seq integer', 'seq intager') where name = 'messages'",
+    )
+    findings = opened().check(repair=True)
+    assert findings and not any(finding.repaired for finding in findings)
+    other = SqliteStore(tmp_path / "other.db", clock=ManualClock())
+    assert other.rescue(path) == 3
+    other.close()
