@@ -1,5 +1,6 @@
 """Lets tests import one another as `tests.…`, and starts the servers that some of them need."""
 
+import logging
 import os
 import signal
 import sys
@@ -100,6 +101,18 @@ def watches_left_open() -> Iterator[None]:
     own = Path("/proc/self/fd")
     left = [fd.name for fd in own.iterdir() if fd.is_symlink() and "inotify" in os.readlink(fd)]
     assert len(left) < 20, f"{len(left)} watches were left open: close what was opened"
+
+
+@pytest.fixture(autouse=True)
+def logs_left_open() -> Iterator[None]:
+    """A log that a test leaves open writes to a stream that is gone, in the midst of another test."""
+    yield
+    left = []
+    for logger in (logging.getLogger("pabal"), logging.getLogger("uvicorn")):
+        for handler in [each for each in logger.handlers if isinstance(each, logging.StreamHandler)]:
+            logger.removeHandler(handler)
+            left.append(handler)
+    assert not left, f"{left} were left open"
 
 
 @pytest.fixture(scope="session")

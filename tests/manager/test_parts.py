@@ -18,7 +18,7 @@ from pabal.manager.report import Report
 from pabal.manager.sweeper import RETENTION_INTERVAL, Sweeper
 from pabal.policy.policy import DeadLetterPolicy, Policy, RetryPolicy
 from pabal.policy.retention import LOOK_SECONDS
-from pabal.runtime.logs import end_log, event_of, start_log
+from pabal.runtime.logs import event_of, log_lines
 from pabal.store import State
 from pabal.testing import ManualClock
 
@@ -44,17 +44,14 @@ def test_a_killed_manager_leaves_no_lock_behind(tmp_path: Path) -> None:
 
 
 def test_the_log_is_one_json_object_per_line_and_survives_rotation(tmp_path: Path) -> None:
-    handler = start_log("edge-1", tmp_path / LOG)
     log = logging.getLogger("pabal.test")
-    try:
+    with log_lines("edge-1", tmp_path / LOG):
         log.info("one %s", "thing\nmore", extra={"pabal": {"queue": "jobs", "count": 3}})
         (tmp_path / LOG).rename(tmp_path / "old")
         try:
             raise ValueError("odd \ud800")
         except ValueError:
             log.exception("broken")
-    finally:
-        end_log(handler)
     [first] = (tmp_path / "old").read_text().splitlines()
     [second] = (tmp_path / LOG).read_text().splitlines()
     line = json.loads(first)
@@ -81,11 +78,8 @@ def test_an_event_is_a_fixed_name(text: str, args: tuple[object, ...], event: st
 
 
 def test_values_given_by_name_are_fields(tmp_path: Path) -> None:
-    handler = start_log("edge-1", tmp_path / LOG)
-    try:
+    with log_lines("edge-1", tmp_path / LOG):
         logging.getLogger("pabal").warning("%(queue)s waits: %(error)s", {"queue": "jobs", "error": "no", "many": 3})
-    finally:
-        end_log(handler)
     line = json.loads((tmp_path / LOG).read_text())
     assert (line["event"], line["message"]) == ("waits", "jobs waits: no")
     assert (line["queue"], line["error"], line["many"]) == ("jobs", "no", 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pabal.cli.text import clean, json_text, table
 from pabal.cli.values import lasting, pair, unique
 from pabal.clock import SystemClock
 from pabal.names import check_name, local_name
-from pabal.runtime.logs import start_log
+from pabal.runtime.logs import log_lines
 
 if TYPE_CHECKING:
     from pabal.apps.chat.gateway.limits import Limits
@@ -76,13 +75,6 @@ def limits_of(given: tuple[tuple[str, str], ...]) -> Limits:
         if not re.fullmatch(r"[0-9]{1,12}", text):
             raise click.UsageError(f"--limit {name} is a whole number; found {text!r:.40}")
     return with_limits({name: int(text) for name, text in found.items()})
-
-
-def log_to_stderr(name: str) -> None:
-    """Print the library's log as lines of JSON: this command is a service."""
-    handler = start_log(name, None)
-    logging.getLogger("uvicorn").addHandler(handler)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 @click.command("gateway")
@@ -175,29 +167,27 @@ def gateway(
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
     name = check_name(name or local_name(port), "gateway")
-    log_to_stderr(name)
-    serve(
-        Settings(
-            name=name,
-            secret=read_key(secret_file),
-            images=images.absolute(),
-            limits=limits_of(limits),
-            origins=Origins(hosts=hosts, origins=origins),
-            token_lifetime=token_lifetime,
-            metrics_from=metrics_from,
-        ),
-        Address(
-            topics=topics,
-            db=db,
-            host=host,
-            port=port,
-            behind_proxy=behind_proxy,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            heartbeat=heartbeat,
-        ),
-        lambda address: click.echo(f"gateway   {address}, pid {os.getpid()}"),
+    settings = Settings(
+        name=name,
+        secret=read_key(secret_file),
+        images=images.absolute(),
+        limits=limits_of(limits),
+        origins=Origins(hosts=hosts, origins=origins),
+        token_lifetime=token_lifetime,
+        metrics_from=metrics_from,
     )
+    address = Address(
+        topics=topics,
+        db=db,
+        host=host,
+        port=port,
+        behind_proxy=behind_proxy,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        heartbeat=heartbeat,
+    )
+    with log_lines(name):
+        serve(settings, address, lambda url: click.echo(f"gateway   {url}, pid {os.getpid()}"))
 
 
 @click.command("status")
@@ -296,15 +286,15 @@ def up(root: Path, port: int, limits: tuple[tuple[str, str], ...]) -> None:
 
     limits_of(limits)
     place = ChatFolder(root)
-    start_log("up", place.log)
-    run_chat(
-        place,
-        port,
-        own_argv,
-        more=[part for name, number in limits for part in ("--limit", f"{name}={number}")],
-        variables={name: os.environ[name] for name in _KEPT if name in os.environ},
-        started=lambda address: click.echo(_UP.format(address=address, root=place.root)),
-    )
+    with log_lines("up", place.log):
+        run_chat(
+            place,
+            port,
+            own_argv,
+            more=[part for name, number in limits for part in ("--limit", f"{name}={number}")],
+            variables={name: os.environ[name] for name in _KEPT if name in os.environ},
+            started=lambda address: click.echo(_UP.format(address=address, root=place.root)),
+        )
     click.echo("stopped; everything is on disk")
 
 
@@ -323,8 +313,8 @@ def worker(topics: str, db: str, name: str | None, heartbeat: Path | None) -> No
     from pabal.apps.chat.worker import run_worker
 
     name = check_name(name or local_name(os.getpid()), "worker")
-    log_to_stderr(name)
-    run_worker(topics, db, name, heartbeat=heartbeat)
+    with log_lines(name):
+        run_worker(topics, db, name, heartbeat=heartbeat)
 
 
 for _command in (gateway, status, *OPERATORS):

@@ -138,11 +138,8 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
         raise ExtraMissing(
             f"pabal gateway needs {exc.name}: install Pabal with its extra 'gateway' (README, Extras)"
         ) from exc
-    from pabal.runtime.logs import end_log, start_log
+    from pabal.runtime.logs import log_lines
 
     serving = Address(url=current_url(), host=host, port=port, keys=keys, hosts=hosts, read_only=read_only)
-    log = start_log("gateway", None)
-    try:
-        serve(serving, lambda address: click.echo(f"serving SQS at {address}", nl=True))
-    finally:
-        end_log(log)
+    with log_lines("gateway"):
+        serve(serving, lambda address: click.echo(f"serving SQS at {address}"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +65,7 @@ def up(detach: bool, watchers: tuple[str, ...], no_watcher: bool) -> None:
     from pabal.apps.ignite.coordinator.role import COORDINATOR, sweep_of
     from pabal.apps.ignite.service import TeamService
     from pabal.apps.ignite.watchers.processes import chosen
-    from pabal.runtime.logs import end_log, start_log
+    from pabal.runtime.logs import log_lines
 
     root = current_root()
     screen = sys.stdout.isatty()
@@ -79,8 +78,7 @@ def up(detach: bool, watchers: tuple[str, ...], no_watcher: bool) -> None:
         return [*sweep, watcher_processes(workspace, watch, names=names, folder=_folder(root))]
 
     # Without a folder the service reports that there is no workspace.
-    handler = start_log("queue_monitor", root / "logs" / _LOG) if root.is_dir() else logging.NullHandler()
-    try:
+    with log_lines("queue_monitor", root / "logs" / _LOG) if root.is_dir() else nullcontext():
         service = TeamService(
             root,
             folder=_folder(root),
@@ -93,8 +91,6 @@ def up(detach: bool, watchers: tuple[str, ...], no_watcher: bool) -> None:
         )
         with closing(service):
             service.run()
-    finally:
-        end_log(handler)
     click.echo("\nstopped; all mail is on disk" if screen else "stopped")
 
 

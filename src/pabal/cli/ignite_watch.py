@@ -82,10 +82,11 @@ def run(name: str) -> None:
       pabal ignite watch run github_watcher
     """
     from pabal.apps.ignite.watchers.publish import watch_loop, watcher_lock
+    from pabal.runtime.logs import log_lines
 
-    logging.getLogger("pabal.ignite.watchers").addHandler(logging.StreamHandler())
-    with opened() as workspace, watcher_lock(workspace, name), unwinding_on_sigterm():
-        watch_loop(workspace, name, folder=Path.cwd(), variables=os.environ).run()
+    with log_lines(name, form=logging.Formatter()), opened() as workspace, watcher_lock(workspace, name):
+        with unwinding_on_sigterm():
+            watch_loop(workspace, name, folder=Path.cwd(), variables=os.environ).run()
 
 
 for _command in (list_watchers, once, run):

@@ -235,7 +235,7 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
       pabal up --root /var/lib/pabal --config /etc/pabal/pabal.toml
     """
     from pabal.manager.manager import LOG, Manager
-    from pabal.runtime.logs import end_log, start_log
+    from pabal.runtime.logs import log_lines
     from pabal.runtime.notify import Notifier
 
     _raise_file_limit()
@@ -246,8 +246,7 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
     # On a terminal, lines of JSON would disturb: then the log goes to a file in any case.
     log_root = found.log_root or (found.root if screen else None)
     log = log_root / LOG if log_root else None
-    handler = start_log(found.node_id, log)
-    try:
+    with log_lines(found.node_id, log):
         manager = Manager(
             found,
             clock=SystemClock(),
@@ -259,8 +258,6 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
         with closing(manager):
             click.echo("\n".join(_start_lines(found, log)))
             manager.run()
-    finally:
-        end_log(handler)
     if screen:
         click.echo("\nstopped; everything is on disk")
 

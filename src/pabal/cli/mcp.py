@@ -71,15 +71,12 @@ def mcp(
         from pabal.mcp.stdio import serve_stdio
     except ImportError as exc:
         raise ExtraMissing(f"pabal mcp needs {exc.name}: pip install 'pabal[mcp]'") from exc
-    from pabal.runtime.logs import end_log, start_log
+    from pabal.runtime.logs import log_lines
 
     if sys.stdin.isatty():
         click.echo("waiting for a client of MCP on stdin; clients start this command themselves, see --help", err=True)
-    log = start_log(agent or "mcp", None)
-    try:
+    with log_lines(agent or "mcp"):
         serve_stdio(desk)
-    finally:
-        end_log(log)
 
 
 def _desk(ctx: click.Context, workspace: Path | None, agent: str, human_queue: str, hold: float) -> Desk:

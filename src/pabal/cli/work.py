@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import click
@@ -21,7 +21,7 @@ from pabal.cli.values import lasting
 from pabal.clock import SystemClock
 from pabal.connect import Connection, connect
 from pabal.errors import InvalidInput, PabalError
-from pabal.runtime.logs import start_log
+from pabal.runtime.logs import log_lines
 from pabal.runtime.process import Command
 from pabal.runtime.service import Service, Task
 from pabal.runtime.supervisor import Supervisor
@@ -66,10 +66,9 @@ def work(name: str, processes: int, concurrency: int, grace: float, reload: bool
     if processes == 0:
         if reload:
             raise click.UsageError("--reload needs --processes 1 or more")
-        _start_log(os.environ.get(_NODE, f"work-{os.getpid()}"))
-        app.work(concurrency=concurrency, grace=grace)
+        with _log_lines(os.environ.get(_NODE, f"work-{os.getpid()}")):
+            app.work(concurrency=concurrency, grace=grace)
         return
-    _start_log("work")
     arguments = ["work", name, "--processes", "0", "--concurrency", str(concurrency), "--grace", str(grace)]
     commands = {
         f"worker-{number}": Command(
@@ -79,7 +78,8 @@ def work(name: str, processes: int, concurrency: int, grace: float, reload: bool
         )
         for number in range(1, processes + 1)
     }
-    _supervise(app, commands, grace, reload)
+    with _log_lines("work"):
+        _supervise(app, commands, grace, reload)
 
 
 def load(name: str) -> App:
@@ -106,15 +106,11 @@ def load(name: str) -> App:
     return app
 
 
-def _start_log(node: str) -> None:
+def _log_lines(node: str) -> AbstractContextManager[None]:
     """Log for people on a terminal, and as JSON lines elsewhere."""
     if not sys.stderr.isatty():
-        start_log(node, None)
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"\r\x1b[2K%(asctime)s {node} %(message)s", "%H:%M:%S"))
-    logging.getLogger("pabal").addHandler(handler)
-    logging.getLogger("pabal").setLevel(logging.INFO)
+        return log_lines(node)
+    return log_lines(node, form=logging.Formatter(f"\r\x1b[2K%(asctime)s {node} %(message)s", "%H:%M:%S"))
 
 
 def _supervise(app: App, commands: dict[str, Command], grace: float, reload: bool) -> None:

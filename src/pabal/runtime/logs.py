@@ -11,7 +11,8 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -22,6 +23,7 @@ from pabal.filesystem import private
 from pabal.jsontext import storable
 
 _VALUE = re.compile(r"\s*%(?:\(\w+\))?[-+ 0-9.]*[a-z]\s*")
+_LEVELS = {"pabal": logging.INFO, "uvicorn": logging.WARNING}
 
 
 def event_of(record: logging.LogRecord) -> str:
@@ -69,10 +71,11 @@ class _LogFile(WatchedFileHandler):
             self.handleError(record)
 
 
-def start_log(node_id: str, path: Path | None) -> logging.Handler:
-    """Write the library's log to a file, or to stderr if `path` is None.
+@contextmanager
+def log_lines(node_id: str, path: Path | None = None, *, form: logging.Formatter | None = None) -> Iterator[None]:
+    """Write the library's log, and warnings of its HTTP server, to a file or to stderr, as long as the block runs.
 
-    A program that rotates logs may move the file away: the next line begins a new one.
+    A program that rotates logs may move the file away: the next line begins a new one. `form` replaces lines of JSON.
     """
     handler: logging.Handler
     if path is not None:
@@ -81,13 +84,13 @@ def start_log(node_id: str, path: Path | None) -> logging.Handler:
             handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     else:
         handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(node_id))
-    logger = logging.getLogger("pabal")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    return handler
-
-
-def end_log(handler: logging.Handler) -> None:
-    logging.getLogger("pabal").removeHandler(handler)
-    handler.close()
+    handler.setFormatter(form or JsonLines(node_id))
+    for name, level in _LEVELS.items():
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name in _LEVELS:
+            logging.getLogger(name).removeHandler(handler)
+        handler.close()
