@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,15 +15,6 @@ from pabal.cli.main import cli
 from pabal.connect import Connection, connect
 
 COMMAND = [sys.executable, "-c", "from pabal.cli.main import main; main()"]
-
-
-def wait_until_caught(pid: int, number: int) -> None:
-    """Wait until a process has a handler for a signal."""
-    caught = 0
-    while not caught >> (number - 1) & 1:
-        time.sleep(0.02)
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        caught = int(next(line for line in lines if line.startswith("SigCgt")).split()[1], 16)
 
 
 class Ran(NamedTuple):

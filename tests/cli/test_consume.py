@@ -6,7 +6,8 @@ import signal
 import subprocess
 import time
 
-from tests.cli.command import Pabal, wait_until_caught
+from tests.cli.command import Pabal
+from tests.waiting import wait_until_caught
 
 KEYS = (
     "queue id receipt attempt failure body body_encoding type version sender target attributes headers priority group "

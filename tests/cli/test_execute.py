@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pabal.cli.exits import Exit
-from tests.cli.command import Pabal, wait_until_caught
+from tests.cli.command import Pabal
 from tests.cli.test_consume import fill
-from tests.waiting import until
+from tests.waiting import until, wait_until_caught
 
 
 @pytest.fixture

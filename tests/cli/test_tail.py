@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 from tests.cli.command import Pabal
 from tests.cli.test_consume import fill
@@ -47,9 +46,9 @@ def test_following_shows_each_message_once_and_takes_none(any_pabal: Pabal) -> N
 
 def test_following_is_woken_by_the_store(pabal: Pabal) -> None:
     fill(pabal, 5)
-    following = pabal.start("tail", "-f", "jobs", "-n", "0", "--json", stderr=subprocess.DEVNULL)
+    following = pabal.start("tail", "-f", "jobs", "-n", "1", "--json", stderr=subprocess.DEVNULL)
     assert following.stdout is not None
-    time.sleep(1)  # until it has seen what is there already
+    following.stdout.readline()  # it has seen what is there already
     for _ in range(3):
         id = pabal.ok("publish", "jobs", "1")
         assert json.loads(following.stdout.readline())["id"] == id

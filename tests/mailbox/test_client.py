@@ -70,7 +70,7 @@ def test_where_no_manager_is_the_request_is_withdrawn(room: Room) -> None:
         started = time.monotonic()
         with pytest.raises(NoAnswer, match="pabal up") as told:
             mailbox.ask("health")
-        assert told.value.withdrawn and time.monotonic() - started < 1
+        assert told.value.withdrawn and time.monotonic() - started < 5  # the default is longer
     assert room.files("requests") == []
 
 
@@ -93,17 +93,18 @@ def test_asking_again_under_the_same_id_is_safe(busy: Room) -> None:
         assert mailbox.ask("status", {"queue": "jobs"})["metrics"]["ready"] == 1
 
 
-def test_a_client_whose_folder_was_cleaned_away_is_answered_at_once(busy: Room) -> None:
+def test_a_client_whose_folder_was_cleaned_away_is_answered_at_once(
+    busy: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pabal.mailbox.client.SLOW_POLL", 3600.0)  # it would not find the answer by looking
     mailbox = busy.client("idle")
     mailbox.ask("health")
     for remake in (False, True):
         shutil.rmtree(busy.root / "responses" / "idle")
         if remake:  # by the manager, for another client of the same name
             (busy.root / "responses" / "idle").mkdir(mode=0o700)
-        began = time.monotonic()
         for _ in range(3):
             mailbox.ask("health")
-        assert time.monotonic() - began < 0.9, "found by looking once a second"
     mailbox.close()
 
 
@@ -157,13 +158,15 @@ def test_the_library_works_as_over_any_store(busy: Room) -> None:
         assert facts["mailbox"] == str(busy.root) and facts["client"] == "worker-1" and len(facts) > 4
 
 
-def test_a_consumer_that_sleeps_is_woken(busy: Room) -> None:
+def test_a_consumer_that_sleeps_is_woken(busy: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pabal.mailbox.client", "pabal.queues.waiter"):
+        monkeypatch.setattr(f"{module}.SLOW_POLL", 3600.0)  # it would not find the message by looking
     got: list[Any] = []
 
     def consume() -> None:
         with pabal.connect(f"mailbox:{busy.root}", consumer="sleeper") as mq:
-            for delivery in mq.queue("jobs").consume(wait=10):
-                got.append((delivery.body, time.monotonic()))
+            for delivery in mq.queue("jobs").consume(wait=30):
+                got.append(delivery.body)
                 delivery.ack()
                 return
 
@@ -171,10 +174,9 @@ def test_a_consumer_that_sleeps_is_woken(busy: Room) -> None:
     thread.start()
     time.sleep(0.3)  # until it sleeps: nothing can be seen of that from outside
     with pabal.connect(f"mailbox:{busy.root}", consumer="publisher") as mq:
-        published = time.monotonic()
         mq.queue("jobs").publish("wake up")
     thread.join()
-    assert got[0][0] == "wake up" and got[0][1] - published < 0.5
+    assert got == ["wake up"]
 
 
 def test_a_bell_rings_after_the_manager_was_restarted(busy: Room) -> None:

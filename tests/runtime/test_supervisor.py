@@ -12,6 +12,7 @@ from pabal.runtime.process import Command
 from pabal.runtime.supervisor import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Supervisor
 from pabal.runtime.wake import FdWatch
 from pabal.testing import ManualClock
+from tests.waiting import wait_until_caught
 
 SLEEP = Command(argv=("/bin/sleep", "600"))
 FALSE = Command(argv=("/bin/false",))
@@ -92,7 +93,8 @@ def test_all_are_stopped_at_once(watch: FdWatch) -> None:
     clock = ManualClock()
     supervisor = Supervisor(dict.fromkeys("abc", stubborn), clock=clock, watch=watch)
     supervisor.step()
-    time.sleep(0.2)  # for the traps to be set: nothing tells when they are
+    for state in supervisor.states():
+        wait_until_caught(state.pid, signal.SIGTERM)
     supervisor.stop(0.1)
     assert [state.pid for state in supervisor.states()] == [None] * 3
 

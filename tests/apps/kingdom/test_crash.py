@@ -15,7 +15,7 @@ import pytest
 from pabal.apps.kingdom.documents import Event
 from pabal.store import State
 from tests.apps.kingdom.realm import Realm, eventually, everywhere
-from tests.cli.command import wait_until_caught
+from tests.waiting import wait_until_caught
 
 SOAK = os.environ.get("PABAL_SOAK") == "1"
 EVENTS, KILLS, GENERALS = (1000, 100, 3) if SOAK else (30, 6, 2)

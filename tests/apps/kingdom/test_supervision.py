@@ -59,7 +59,8 @@ def test_a_chamberlain_who_hangs_is_killed_and_started_again(files: Realm, kingd
     first = awaited(files, kingdom)
     os.kill(first, signal.SIGSTOP)  # SIGTERM alone would not end him
     assert awaited(files, kingdom, other_than=first) > 0
-    assert files.journal("recovery.session_restarted") == [{"role": "chamberlain", "reason": "hung"}]
+    first_restart, *_ = files.journal("recovery.session_restarted")
+    assert first_restart == {"role": "chamberlain", "reason": "hung"}
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
 
