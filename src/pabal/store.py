@@ -20,7 +20,8 @@ G2   At most one live token per message.
 G3   At least once: a lease that runs out is returned by `expired`; its message is never lost silently.
 G4   A single consumer gets messages by priority (larger first), due time, id. Inside a group only publish order
      counts, and the next message comes only after the earlier one is done or dead; a delayed or retrying head blocks
-     its group.
+     its group. A lease of successive messages takes several of a group together, in order; then no other of the group
+     comes until all of these are settled, and those that come back do so in order, before every later one.
 G5   A stale receipt is LOST and changes nothing, follow-ups included. Repeating a verdict with its receipt is REPEATED.
 G6   A publish with the same dedup key within its window, also after the ack, returns the first id and stores
      nothing. An id given by the caller is its own dedup key.
@@ -312,8 +313,20 @@ class Store(Protocol):
         """
         ...
 
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        seconds: float,
+        *,
+        consumer: str = "",
+        token: str = "",
+        successive: bool = False,
+    ) -> list[Lease]:
         """Lease up to `limit` ready messages that have no target or the target `consumer`, in the order of G4.
+
+        With `successive`, each message of a group is followed by the next ones of its group, up to the first that is
+        delayed or for another consumer; without, a group gives one message at a time.
 
         All of one call share one token. A token that already holds messages returns those again and leases no more. The
         first characters of a token (`pabal.ids.consumer_tag`) stand for the consumer, which `consumers` names.

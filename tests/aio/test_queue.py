@@ -46,8 +46,8 @@ class Gate(StoreProxy):
         self.settles.append(len(settlements))
         return super().settle(settlements, durable=durable)
 
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
-        found = super().lease(queue, limit, seconds, consumer=consumer, token=token)
+    def lease(self, queue: str, limit: int, seconds: float, **more: Any) -> list[Lease]:
+        found = super().lease(queue, limit, seconds, **more)
         self._pass()
         return found
 

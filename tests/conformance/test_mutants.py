@@ -292,20 +292,42 @@ class FailureForgotten(MemoryStore):
 
 
 class TokenRepeatLeasesMore(MemoryStore):
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
-        held = super().lease(queue, limit, seconds, consumer=consumer, token=token)
-        more = limit - len(held)
-        return held + (super().lease(queue, more, seconds, consumer=consumer) if more > 0 else [])
+    def lease(self, queue: str, limit: int, seconds: float, **more: Any) -> list[Lease]:
+        held = super().lease(queue, limit, seconds, **more)
+        left = limit - len(held)
+        return held + (super().lease(queue, left, seconds, **more | {"token": ""}) if left > 0 else [])
 
 
 class TokenIgnored(MemoryStore):
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
-        return super().lease(queue, limit, seconds, consumer=consumer)
+    def lease(self, queue: str, limit: int, seconds: float, **more: Any) -> list[Lease]:
+        return super().lease(queue, limit, seconds, **more | {"token": ""})
 
 
 class LimitIgnored(MemoryStore):
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
-        return super().lease(queue, 10**6, seconds, consumer=consumer, token=token)
+    def lease(self, queue: str, limit: int, seconds: float, **more: Any) -> list[Lease]:
+        return super().lease(queue, 10**6, seconds, **more)
+
+
+class SuccessiveIgnored(MemoryStore):
+    def _successors(self, queue: str, first: Row, consumer: str) -> list[Row]:
+        return []
+
+
+class SuccessiveOvertakesADelayedOne(MemoryStore):
+    def _successors(self, queue: str, first: Row, consumer: str) -> list[Row]:
+        rows = [row for row in self._rows(queue) if row.group == first.group and self._may_be_leased(row, consumer)]
+        return sorted((row for row in rows if row.seq > first.seq), key=lambda row: row.seq)
+
+
+class GroupOpensWhenItsFirstIsSettled(MemoryStore):
+    def _first_of_group(self, queue: str, row: Row) -> bool:
+        others = [other for other in self._rows(queue) if other.group == row.group and other.seq < row.seq]
+        return not row.group or not any(other.state in (*WAITING, State.INFLIGHT) for other in others)
+
+
+class TokenRepeatForgetsTheGroupOrder(MemoryStore):
+    def _by_group(self, rows: list[Row]) -> list[Row]:
+        return sorted(rows, key=self._order)
 
 
 class LeasedByAll(MemoryStore):
@@ -448,6 +470,10 @@ MUTANTS: dict[type[MemoryStore], str] = {
     KeysSharedByQueues: "test_g6_keys_are_the_queues_own",
     GroupOrderIgnored: "test_g4_a_group_is_delivered_in_publish_order_whatever_the_priority",
     GroupBlockedByInflightOnly: "test_g4_a_delayed_head_blocks_its_group",
+    SuccessiveIgnored: "test_g4_a_lease_of_successive_messages_takes_a_group_after_the_other",
+    SuccessiveOvertakesADelayedOne: "test_g4_a_lease_of_successive_messages_stops_at_a_delayed_one",
+    GroupOpensWhenItsFirstIsSettled: "test_g4_a_group_stays_locked_until_all_of_a_lease_are_settled",
+    TokenRepeatForgetsTheGroupOrder: "test_g4_a_repeated_token_gives_a_group_in_order_again",
     DeadHeadBlocks: "test_g4_a_dead_head_lets_the_next_come",
     RevivedKeepsItsPlace: "test_g4_a_revived_message_joins_the_end_of_its_group",
     RevivedKeepsItsAttempts: "test_revive_makes_dead_messages_ready_with_no_attempts",

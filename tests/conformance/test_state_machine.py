@@ -113,11 +113,20 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.publish(again) == self.model.publish(again)
 
     @precondition(lambda self: self.made)
-    @rule(queue=_queues, limit=st.integers(1, 5), seconds=st.sampled_from((10.0, 100.0)), consumer=_names)
-    def lease(self, queue: str, limit: int, seconds: float, consumer: str) -> None:
+    @rule(
+        queue=_queues,
+        limit=st.integers(1, 5),
+        seconds=st.sampled_from((10.0, 100.0)),
+        consumer=_names,
+        successive=st.booleans(),
+    )
+    def lease(self, queue: str, limit: int, seconds: float, consumer: str, successive: bool) -> None:
         self.sweep(queue)  # what is past its time may or may not be leased until it is judged
-        theirs = self.store.lease(queue, limit, seconds, consumer=consumer)
-        self.pair(theirs, self.model.lease(queue, limit, seconds, consumer=consumer))
+        theirs, ours = (
+            store.lease(queue, limit, seconds, consumer=consumer, successive=successive)
+            for store in (self.store, self.model)
+        )
+        self.pair(theirs, ours)
 
     def pair(self, theirs: Sequence[Lease], ours: Sequence[Lease]) -> None:
         assert [plain(lease) for lease in theirs] == [plain(lease) for lease in ours]

@@ -39,7 +39,7 @@ def consume(recorder: Recorder, name: str, chance: random.Random) -> None:
         queue = chance.choice(QUEUES)
         if n % 20 == 0:
             recorder.sweep(queue)
-        for lease in recorder.lease(3, LEASE_SECONDS, queue=queue):
+        for lease in recorder.lease(3, LEASE_SECONDS, queue=queue, successive=chance.random() < 0.5):
             way = chance.random()
             if way < 0.5:
                 recorder.ack(lease)
@@ -68,7 +68,7 @@ def consume_many(recorder: Recorder, name: str, chance: random.Random) -> None:
         queue = chance.choice(QUEUES)
         if n % 20 == 0:
             recorder.sweep(queue)
-        leases = recorder.lease(100, LEASE_SECONDS, queue=queue)
+        leases = recorder.lease(100, LEASE_SECONDS, queue=queue, successive=chance.random() < 0.5)
         kept = [lease for lease in leases if chance.random() > 0.01]
         recorder.settle(*((lease, Retry(failure=FAILED) if chance.random() < 0.02 else Done()) for lease in kept))
 

@@ -54,6 +54,30 @@ def _two_leased(recorder: Recorder) -> list[Lease]:
     return recorder.lease(2)
 
 
+def _group_leased(recorder: Recorder, seconds: float = 60.0) -> list[Lease]:
+    """Lease three of a group of four together."""
+    recorder.publish(*(draft(id, group="g") for id in ("one", "two", "three", "four")))
+    return recorder.lease(3, seconds, successive=True)
+
+
+def _group_there(recorder: Recorder) -> list[Lease]:
+    recorder.publish(*(draft(id, group="g") for id in ("one", "two", "three")), draft("alone"))
+    return []
+
+
+def _group_lapsed(recorder: Recorder) -> list[Lease]:
+    _group_leased(recorder, -1.0)
+    return []
+
+
+def _settle_group(recorder: Recorder, leases: list[Lease]) -> None:
+    """Give back the last and the first, and acknowledge the one between."""
+    one, two, three = leases
+    recorder.nack(three)
+    recorder.nack(one, 60.0)
+    recorder.ack(two, *_follow_ups(two))
+
+
 def _two_lapsed(recorder: Recorder) -> list[Lease]:
     recorder.publish(draft("first", group="g"), draft("second", group="g"), draft("third"))
     recorder.lease(2, seconds=-1.0)
@@ -148,6 +172,9 @@ OPERATIONS: dict[str, Operation] = {
     "publish-group": _publish(draft("a", group="g"), draft("b", group="g")),
     "publish-delayed": _publish(draft("one", delay=60.0)),
     "lease": Operation(_one_there, lambda recorder, _: recorder.lease(2)),
+    "lease-successive": Operation(_group_there, lambda recorder, _: recorder.lease(3, successive=True)),
+    "settle-successive": Operation(_group_leased, _settle_group),
+    "sweep-successive": Operation(_group_lapsed, lambda recorder, _: recorder.sweep()),
     "ack": _settle(lambda recorder, lease: recorder.ack(lease)),
     "ack-durable": _settle(lambda recorder, lease: recorder.ack(lease, durable=True)),
     "ack-then": _settle(_ack_with_follow_ups),

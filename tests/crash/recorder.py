@@ -79,9 +79,11 @@ class Recorder:
         for each in drafts:
             self._history.note("publish", phase, id=each.message.id, receipt=receipt)
 
-    def lease(self, limit: int = 1, seconds: float = 60.0, *, queue: str = "jobs") -> list[Lease]:
+    def lease(
+        self, limit: int = 1, seconds: float = 60.0, *, queue: str = "jobs", successive: bool = False
+    ) -> list[Lease]:
         since = self._clock.boot()
-        leases = self.store.lease(queue, limit, seconds)
+        leases = self.store.lease(queue, limit, seconds, successive=successive)
         self._leased("lease", leases, since, seconds)
         return leases
 

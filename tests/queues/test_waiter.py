@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,9 @@ class Counted(StoreProxy):
 
     calls = watches = 0
 
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+    def lease(self, queue: str, limit: int, seconds: float, **more: Any) -> list[Lease]:
         self.calls += 1
-        return super().lease(queue, limit, seconds, consumer=consumer, token=token)
+        return super().lease(queue, limit, seconds, **more)
 
     def next_due(self, queue: str) -> float | None:
         self.calls += 1

@@ -398,27 +398,38 @@ class Queue(Local, Generic[Body]):
     # Lease
 
     async def lease(
-        self, limit: int = 1, *, visibility: float | None = None, wait: float | None = 0.0
+        self,
+        limit: int = 1,
+        *,
+        visibility: float | None = None,
+        wait: float | None = 0.0,
+        successive: bool = False,
     ) -> list[Delivery[Body]]:
         """Take up to `limit` messages for `visibility` seconds, waiting up to `wait` seconds for the first.
 
-        With `wait=None` it waits for ever. A cancelled call gives back what it has taken.
+        With `wait=None` it waits for ever. A cancelled call gives back what it has taken. With `successive`, a group
+        gives more than one message, in order, and no more until all of them are settled.
         """
         check_count("limit", limit)
         check_wait(wait)
-        found = await (self._take(limit, visibility) if wait == 0 else self._wait(limit, visibility, wait))
+        if wait == 0:
+            found = await self._take(limit, visibility, successive)
+        else:
+            found = await self._wait(limit, visibility, wait, successive)
         return [Delivery(self, held) for held in found]
 
-    async def _take(self, limit: int, visibility: float | None) -> list[HeldDelivery[Body]]:
-        taking = self.threads.start(self.blocking._take, limit, visibility)
+    async def _take(self, limit: int, visibility: float | None, successive: bool) -> list[HeldDelivery[Body]]:
+        taking = self.threads.start(self.blocking._take, limit, visibility, successive)
         try:
             return await asyncio.wrap_future(taking)
         except BaseException:
             self._give_back_taken(taking)
             raise
 
-    async def _wait(self, limit: int, visibility: float | None, wait: float | None) -> list[HeldDelivery[Body]]:
-        ask = self._feed.ask(limit, visibility)
+    async def _wait(
+        self, limit: int, visibility: float | None, wait: float | None, successive: bool
+    ) -> list[HeldDelivery[Body]]:
+        ask = self._feed.ask(limit, visibility, successive)
         try:
             found = asyncio.wrap_future(ask.found)
             await asyncio.wait([found], timeout=wait)

@@ -191,6 +191,7 @@ class LeaseArguments(OfQueue, frozen=True):
     seconds: float
     consumer: str = ""
     token: str = ""
+    successive: bool = False
 
 
 class SettleArguments(Arguments, frozen=True):

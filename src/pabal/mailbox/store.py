@@ -48,8 +48,17 @@ class MailboxStore:
                 raise
             raise Uncertain(str(exc), tuple(draft.message.id for draft in drafts)) from exc
 
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
-        arguments = calls.LeaseArguments(queue, limit, seconds, consumer, token)
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        seconds: float,
+        *,
+        consumer: str = "",
+        token: str = "",
+        successive: bool = False,
+    ) -> list[Lease]:
+        arguments = calls.LeaseArguments(queue, limit, seconds, consumer, token, successive)
         return [lease_of(found) for found in self._call(calls.LEASE, arguments)]
 
     def settle(self, settlements: Sequence[Settlement], *, durable: bool = False) -> list[Outcome]:

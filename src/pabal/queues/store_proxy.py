@@ -32,8 +32,17 @@ class StoreProxy:
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
         return self._store.publish(drafts)
 
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
-        return self._store.lease(queue, limit, seconds, consumer=consumer, token=token)
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        seconds: float,
+        *,
+        consumer: str = "",
+        token: str = "",
+        successive: bool = False,
+    ) -> list[Lease]:
+        return self._store.lease(queue, limit, seconds, consumer=consumer, token=token, successive=successive)
 
     def settle(self, settlements: Sequence[Settlement], *, durable: bool = False) -> list[Outcome]:
         return self._store.settle(settlements, durable=durable)

@@ -189,12 +189,14 @@ class Waiter:
         self._asleep = threading.Lock()  # held; released to end the sleep of its waiter
         self._asleep.acquire()
 
-    def lease(self, limit: int | Callable[[], int], seconds: float | None, wait: float | None) -> list[Delivery]:
+    def lease(
+        self, limit: int | Callable[[], int], seconds: float | None, wait: float | None, successive: bool = False
+    ) -> list[Delivery]:
         """Take messages as `Queue.lease` does. A limit that changes while it waits is asked for at each look."""
         deadline = float("inf") if wait is None else time.monotonic() + wait
         try:
             while True:
-                found = self._queue._take(limit if isinstance(limit, int) else limit(), seconds)
+                found = self._queue._take(limit if isinstance(limit, int) else limit(), seconds, successive)
                 remaining = deadline - time.monotonic()
                 if found or remaining <= 0 or self._stopped:
                     return found

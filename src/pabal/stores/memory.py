@@ -6,6 +6,7 @@ Nothing survives the process. The conformance suite judges the other stores besi
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from pabal.clock import Clock
@@ -122,14 +123,23 @@ class MemoryStore:
                 self._counting.published(drafts, answers)
             return answers
 
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        seconds: float,
+        *,
+        consumer: str = "",
+        token: str = "",
+        successive: bool = False,
+    ) -> list[Lease]:
         with self._open():
             held = [row for row in self._rows(queue) if token and self._held_by(row, token)]
             if held:
-                return [self._lease_of(queue, row) for row in sorted(held, key=self._order)]
+                return [self._lease_of(queue, row) for row in self._by_group(held)]
             tag = self._register.tag(consumer, token) if queue in self._place.rows else ""
             asked, token = bool(token), token or lease_token(tag)
-            picked = self._pick(queue, limit, consumer)
+            picked = self._pick(queue, limit, consumer, successive)
             leases = [self._hold(queue, row, token, seconds, attempt=1) for row in picked]
             if leases:
                 self._counting.leased(leases, asked=asked)
@@ -390,23 +400,42 @@ class MemoryStore:
     def _order(self, row: Row) -> tuple[int, float, str]:
         return -row.priority, row.due_at, row.id
 
-    def _pick(self, queue: str, limit: int, consumer: str) -> list[Row]:
+    def _by_group(self, rows: list[Row]) -> list[Row]:
+        """Sort leased rows by the place of the first of their group, inside a group in publish order."""
+        firsts: dict[str, Row] = {}
+        for row in sorted(rows, key=lambda row: row.seq):
+            firsts.setdefault(row.group or row.id, row)
+        return sorted(rows, key=lambda row: (self._order(firsts[row.group or row.id]), row.seq))
+
+    def _pick(self, queue: str, limit: int, consumer: str, successive: bool) -> list[Row]:
         picked: list[Row] = []
         for row in sorted(self._rows(queue), key=self._order):
-            if len(picked) == limit:
+            if len(picked) >= limit:
                 break
-            if row.state is State.READY and self._meant_for(row, consumer) and self._first_of_group(queue, row):
-                if not self._outlived(row) and self._readable(row):
-                    picked.append(row)
-        return picked
+            if self._may_be_leased(row, consumer) and self._first_of_group(queue, row) and self._readable(row):
+                picked.append(row)
+                if successive and row.group:
+                    picked += self._successors(queue, row, consumer)
+        return picked[:limit]
+
+    def _successors(self, queue: str, first: Row, consumer: str) -> list[Row]:
+        """Return the members of a group after its first one that may be leased with it."""
+        alive = (*WAITING, State.INFLIGHT)
+        members = [row for row in self._rows(queue) if row.group == first.group and row.state in alive]
+        later = sorted((row for row in members if row.seq > first.seq), key=lambda row: row.seq)
+        return [row for row in takewhile(lambda row: self._may_be_leased(row, consumer), later) if self._readable(row)]
+
+    def _may_be_leased(self, row: Row, consumer: str) -> bool:
+        return row.state is State.READY and self._meant_for(row, consumer) and not self._outlived(row)
 
     def _meant_for(self, row: Row, consumer: str) -> bool:
         return row.target in ("", consumer)
 
     def _first_of_group(self, queue: str, row: Row) -> bool:
-        alive = (*WAITING, State.INFLIGHT)
         return not row.group or not any(
-            other.group == row.group and other.seq < row.seq and other.state in alive for other in self._rows(queue)
+            other.state is State.INFLIGHT or (other.state in WAITING and other.seq < row.seq)
+            for other in self._rows(queue)
+            if other.group == row.group
         )
 
     def _readable(self, row: Row) -> bool:

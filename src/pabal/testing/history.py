@@ -20,6 +20,7 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -283,24 +284,37 @@ def _did(events: Iterable[Event], *ops: str) -> bool:
 
 
 def _overtakers(members: Iterable[list[Event]]) -> list[str]:
-    """Return the messages of a group that were leased before one was at its end that was published before them."""
-    earlier = sorted(
+    """Return the messages of a group that were leased before one was at its end that was published before them.
+
+    Messages that one lease took together, and so have one token, do not overtake each other.
+    """
+    earlier = [
         (
             published[0].t,
             min((event.t for event in events if event.op in _FINAL and event.phase == "invoke"), default=_NEVER),
+            {_token(lease) for lease in _ok(events, "lease")},
         )
         for events in members
         if (published := _ok(events, "publish"))
-    )
+    ]
+    earlier.sort(key=itemgetter(0))
     found = []
     passed, last_end = 0, -_NEVER  # of those that were published before the one in question
     for events in sorted(members, key=_asked):
         while passed < len(earlier) and earlier[passed][0] < _asked(events):
             last_end = max(last_end, earlier[passed][1])
             passed += 1
-        if any(lease.t < last_end for lease in _ok(events, "lease")):
-            found.append(events[0].id)
+        for lease in _ok(events, "lease"):
+            if lease.t < last_end and any(
+                lease.t < end and _token(lease) not in tokens for _, end, tokens in earlier[:passed]
+            ):
+                found.append(events[0].id)
+                break
     return found
+
+
+def _token(event: Event) -> str:
+    return event.receipt.rpartition("/")[2]
 
 
 def _asked(events: list[Event]) -> float:

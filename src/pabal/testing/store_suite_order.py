@@ -1,6 +1,6 @@
 """The order of delivery: priority, due time, id; groups; targets (G4)."""
 
-from pabal.store import Dead, Done, Outcome, Settlement, State, Store
+from pabal.store import Dead, Done, Outcome, Retry, Settlement, State, Store
 from pabal.testing.clock import ManualClock
 from pabal.testing.store_place import (
     FAILED,
@@ -89,6 +89,128 @@ class OrderTests(StorePlace):
         ack(other, first)
         assert bodies(take(store)) == [2]
         other.close()
+
+    def test_g4_a_lease_of_successive_messages_takes_a_group_after_the_other(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        for body, group in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("alone", ""), ("a3", "a"), ("b2", "b")):
+            publish(store, body, group=group, priority=5 if body == "b2" else 0)
+            clock.advance(1)
+        assert bodies(take(store, 10, successive=True)) == ["a1", "a2", "a3", "b1", "b2", "alone"]
+        assert take(store, 10, successive=True) == []
+
+    def test_g4_a_lease_of_successive_messages_keeps_to_its_limit(self, store: Store) -> None:
+        publish(store, 1, 2, 3, 4, group="a")
+        publish(store, 5, 6, group="b")
+        first = take(store, 3, successive=True)
+        assert bodies(first) == [1, 2, 3]
+        second = take(store, 10, successive=True)
+        assert bodies(second) == [5, 6]
+        store.settle([Settlement(lease.receipt, Done()) for lease in first])
+        assert bodies(take(store, 10, successive=True)) == [4]
+
+    def test_g4_a_group_stays_locked_until_all_of_a_lease_are_settled(self, store: Store, clock: ManualClock) -> None:
+        publish(store, 1, 2, 3, 4, group="g")
+        one, two, three = take(store, 3, successive=True)
+        ack(store, two)
+        assert take(store, 10, successive=True) == []
+        retry(store, one)
+        assert take(store, 10, successive=True) == []
+        publish(store, 5, group="g")
+        assert take(store) == []
+        ack(store, three)
+        assert bodies(take(store, 10, successive=True)) == [1, 4, 5]
+
+    def test_g4_one_of_a_lease_that_comes_back_with_a_delay_blocks_its_group(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        publish(store, 1, 2, 3, group="g")
+        one, two = take(store, 2, seconds=60, successive=True)
+        retry(store, one, delay=10)
+        clock.advance(11)
+        assert take(store, 10, successive=True) == []  # the second is still in flight
+        retry(store, two, delay=10)
+        assert bodies(held := take(store, 10, successive=True)) == [1]  # the third may not overtake the second
+        clock.advance(11)
+        ack(store, held[0])
+        assert bodies(take(store, 10, successive=True)) == [2, 3]
+
+    def test_g4_all_of_a_lease_come_back_in_order_whatever_the_order_of_verdicts(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        publish(store, 1, 2, 3, 4, group="g")
+        for lease in reversed(take(store, 3, successive=True)):
+            assert take(store, 10) == []
+            retry(store, lease)
+        other = reopen()
+        assert bodies(take(other, 10, successive=True)) == [1, 2, 3, 4]
+        other.close()
+
+    def test_g4_verdicts_on_a_group_in_one_call_let_the_first_that_is_left_come(self, store: Store) -> None:
+        publish(store, 1, 2, 3, 4, group="g")
+        one, two, three = take(store, 3, successive=True)
+        store.settle(
+            [
+                Settlement(three.receipt, Retry(0.0, FAILED)),
+                Settlement(one.receipt, Dead(FAILED)),
+                Settlement(two.receipt, Retry(0.0, None, counted=False)),
+            ]
+        )
+        assert bodies(take(store, 10)) == [2]
+
+    def test_g4_a_lease_of_several_of_a_group_that_runs_out_comes_back_in_order(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        publish(store, 1, 2, 3, group="g")
+        one, two = take(store, 2, seconds=10, successive=True)
+        store.extend([one.receipt], 60)
+        clock.advance(11)
+        (over,) = store.expired(QUEUE, 10)
+        assert over.message.body == 2 and take(store, 10, successive=True) == []
+        retry(store, over)
+        assert take(store, 10, successive=True) == []
+        clock.advance(50)
+        (over,) = store.expired(QUEUE, 10)
+        retry(store, over)
+        assert bodies(take(store, 10, successive=True)) == [1, 2, 3]
+
+    def test_g4_a_lease_of_successive_messages_stops_at_a_delayed_one(self, store: Store, clock: ManualClock) -> None:
+        publish(store, 1, group="g")
+        publish(store, 2, group="g", delay=10)
+        publish(store, 3, group="g")
+        assert bodies(held := take(store, 10, successive=True)) == [1]
+        clock.advance(11)
+        assert take(store, 10, successive=True) == []
+        ack(store, held[0])
+        assert bodies(take(store, 10, successive=True)) == [2, 3]
+
+    def test_g4_a_lease_of_successive_messages_stops_at_one_for_another_consumer(self, store: Store) -> None:
+        publish(store, 1, group="g")
+        publish(store, 2, group="g", target="me")
+        publish(store, 3, group="g", target="you")
+        publish(store, 4, group="g")
+        assert bodies(held := take(store, 10, successive=True, consumer="me")) == [1, 2]
+        for lease in held:
+            ack(store, lease)
+        assert take(store, 10, successive=True, consumer="me") == []
+        assert bodies(take(store, 10, successive=True, consumer="you")) == [3, 4]
+
+    def test_g4_a_repeated_token_gives_a_group_in_order_again(self, store: Store, reopen: Reopen) -> None:
+        store.publish([draft(id, id=id, group="g", priority=int(id, 16)) for id in "b1f"])
+        store.publish([draft("0", id="0")])
+        first = take(store, 10, token="t" * 16, successive=True)
+        other = reopen()
+        again = take(other, 10, token="t" * 16, successive=True)
+        assert bodies(first) == bodies(again) == ["b", "1", "f", "0"]
+        other.close()
+
+    def test_g4_a_cancelled_one_of_a_lease_leaves_the_group_to_the_others(self, store: Store) -> None:
+        publish(store, 1, 2, 3, group="g")
+        one, two = take(store, 2, successive=True)
+        store.cancel(QUEUE, [one.receipt.id], inflight=True)
+        assert take(store) == []
+        store.cancel(QUEUE, [two.receipt.id], inflight=True)
+        assert bodies(take(store)) == [3]
 
     def test_g4_groups_do_not_wait_for_each_other(self, store: Store) -> None:
         groups = [f"g-{n}" for n in range(50)]

@@ -48,7 +48,9 @@ def _lease(context: Context, request: Request) -> list[calls.WireLease]:
     asked = request.read(calls.LeaseArguments)
     token = asked.token or context.token(request, asked.consumer)
     limit = min(asked.limit, MAX_MESSAGES)
-    leases = context.store.lease(asked.queue, limit, asked.seconds, consumer=asked.consumer, token=token)
+    leases = context.store.lease(
+        asked.queue, limit, asked.seconds, consumer=asked.consumer, token=token, successive=asked.successive
+    )
     return [wire_lease(lease) for lease in leases]
 
 

@@ -1,6 +1,6 @@
 """Groups: which member of each group may be leased next.
 
-Only the earliest waiting member of a group leads, and only while no member before it is in flight.
+Only the earliest waiting member of a group leads, and only while no member is in flight.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ class Member(NamedTuple):
 class _Group:
     waiting: dict[str, Member] = field(default_factory=dict)  # by entry
     order: list[Member] = field(default_factory=list)  # a heap; some of it may wait no longer
-    held: dict[str, int] = field(default_factory=dict)  # name in flight -> stamp
+    held: set[str] = field(default_factory=set)  # names in flight
     offered: str = ""
 
-    def head(self) -> Member | None:
+    def first(self) -> Member | None:
         order = self.order
         while order and self.waiting.get(order[0].entry) is not order[0]:
             heappop(order)
-        if not order or any(stamp < order[0].stamp for stamp in self.held.values()):
-            return None
-        return order[0]
+        return order[0] if order else None
+
+    def head(self) -> Member | None:
+        return None if self.held else self.first()
 
 
 class Groups:
@@ -68,7 +69,7 @@ class Groups:
 
     def hold(self, order: Order, name: str) -> None:
         """Note that a member is in flight under this name."""
-        self._groups.setdefault(order.group, _Group()).held[name] = order.stamp
+        self._groups.setdefault(order.group, _Group()).held.add(name)
         self._holders[name] = order.group, order.id
 
     def holder(self, name: str) -> tuple[str, str] | None:
@@ -79,8 +80,13 @@ class Groups:
         """Note that no message is in flight under this name any more; return its group."""
         key, _ = self._holders.pop(name, ("", ""))
         if key in self._groups:
-            self._groups[key].held.pop(name, None)
+            self._groups[key].held.discard(name)
         return key
+
+    def successor(self, key: str) -> Member | None:
+        """Return the first waiting member, whichever others are in flight."""
+        group = self._groups.get(key)
+        return None if group is None else group.first()
 
     def to_offer(self, key: str) -> Member | None:
         """Return the member that leads, if it was not offered yet."""

@@ -179,15 +179,35 @@ class Index:
                 if order.expires and order.expires <= self._root.now():
                     expired.append((heap, entry))
                     continue
-                if isinstance(order, Slot):
-                    return name, order
-                slot = self._parse(name)
-                if slot is not None and self.unread.is_first(name, slot.base, order.id):
+                if (slot := self._claimed(name, order)) is not None:
                     return name, slot
-                self.add_foreign(name)  # to be read, and set aside with its reason
         finally:
             for heap, entry in expired:  # they stay: the clock may be set back before anyone judges them
                 heappush(heap, entry)
+
+    def pop_successor(self, group: str, target: str) -> tuple[str, Slot] | None:
+        """Take the first waiting name of a group whose members before it the caller has leased, if it may have it."""
+        while (member := self._groups.successor(group)) is not None:
+            name, order = self._current(member.entry)
+            if order is not None:
+                now = self._root.now()
+                late = order.expires and order.expires <= now
+                if late or order.target not in ("", target) or (member.delayed and order.due > now):
+                    return None
+                if (slot := self._claimed(name, order)) is not None:
+                    return name, slot
+            self._groups.leave(group, member.entry)
+        return None
+
+    def _claimed(self, name: str, order: Order) -> Slot | None:
+        """Return the parts of a name that is about to be leased; None if its file must be read first."""
+        if isinstance(order, Slot):
+            return order
+        slot = self._parse(name)
+        if slot is not None and self.unread.is_first(name, slot.base, order.id):
+            return slot
+        self.add_foreign(name)  # to be read, and set aside with its reason
+        return None
 
     def _offer_listed(self) -> None:
         """Make entries of the first names that were listed: of all that share their priority and due time.
@@ -252,12 +272,14 @@ class Index:
             self._groups.leave(order.group, self._entry(name, order))
             self._offer_head(order.group)
 
-    def lease(self, name: str, leased: str) -> None:
-        """Note that a file which `pop` returned is in flight under its new name."""
+    def lease(self, name: str, leased: str) -> str:
+        """Note that a file which `pop` returned is in flight under its new name; return its group."""
         order = self.order(name)
-        if order is not None and order.group:
-            self._hold_group(leased)
-            self.leave(name)
+        if order is None or not order.group:
+            return ""
+        self._hold_group(leased)
+        self.leave(name)
+        return order.group
 
     def add_foreign(self, name: str) -> None:
         """Have a file read, and given its place."""

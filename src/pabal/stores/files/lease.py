@@ -15,13 +15,22 @@ from pabal.stores.files.names import Slot, ceil_ms, digest, short_boot, short_to
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
 from pabal.stores.files.read import find_lease, order_in, read_failure, read_message, restate, set_aside, slots_in
 from pabal.stores.files.root import Root
+from pabal.stores.rows import by_group
 
 JUDGING_SECONDS = 5.0  # the lease of a process that takes over a message to judge it
 _LAST_DEADLINE = 16**10 - 1
 
 
 def lease(
-    root: Root, queue: QueueDirectory, limit: int, seconds: float, tag: str, *, consumer: str = "", token: str = ""
+    root: Root,
+    queue: QueueDirectory,
+    limit: int,
+    seconds: float,
+    tag: str,
+    *,
+    consumer: str = "",
+    token: str = "",
+    successive: bool = False,
 ) -> list[Lease]:
     """Lease the first messages; see the contract. `tag` is that of the consumer."""
     if token and (leases := _leases_of(root, queue, token)):
@@ -34,7 +43,8 @@ def lease(
             index = queue.index or index_of(root, queue)
             index.refresh()
             fresh = index.foreign.keys() - seen
-            taken = [] if fresh else _take(root, queue, index, limit - len(leases), token, seconds, target)
+            wanted = limit - len(leases)
+            taken = [] if fresh else _take(root, queue, index, wanted, token, seconds, target, successive)
         if fresh:
             # If some were taken in, another file may come by the name of one of these.
             seen |= fresh & index.foreign.keys() if take_in(root, queue, index) else fresh
@@ -46,12 +56,20 @@ def lease(
 
 
 def _take(
-    root: Root, queue: QueueDirectory, index: Index, limit: int, token: str, seconds: float, target: str
+    root: Root,
+    queue: QueueDirectory,
+    index: Index,
+    limit: int,
+    token: str,
+    seconds: float,
+    target: str,
+    successive: bool,
 ) -> list[LeasedFile]:
     taken: list[LeasedFile] = []
     term = _term(root, token, seconds)
+    group = ""  # of the last one, if those after it in its group come next
     while len(taken) < limit:
-        found = index.pop(target)
+        found = (index.pop_successor(group, target) if group else None) or index.pop(target)
         if found is None:
             break
         name, slot = found
@@ -62,8 +80,10 @@ def _take(
         if not _move_inflight(root, queue, name, leased):
             index.leave(name)
             continue
+        group = ""
         if slot.group or not root.names.native:
-            index.lease(name, leased)
+            held = index.lease(name, leased)
+            group = held if successive else ""
         taken.append(LeasedFile(leased, slot, slot.attempt + 1, slot.token != ""))
     return taken
 
@@ -111,9 +131,16 @@ def _read_all(root: Root, queue: QueueDirectory, taken: Sequence[LeasedFile], to
 def _leases_of(root: Root, queue: QueueDirectory, token: str) -> list[Lease]:
     """Return the leases that a token holds already."""
     short, rows = short_token(token), slots_in(root, queue, State.INFLIGHT)
-    held = sorted(LeasedFile(name, slot, slot.attempt) for name, slot in rows if slot.token == short)
-    leases = _read_all(root, queue, held, token)
-    return leases if root.names.native else sorted(leases, key=lambda lease: lease.receipt.id)
+    held = [LeasedFile(name, slot, slot.attempt) for name, slot in rows if slot.token == short]
+    if root.names.native:
+        held = by_group(held, lambda each: each.name, lambda each: each.slot.group, lambda each: each.slot.stamp)
+        return _read_all(root, queue, held, token)
+    return by_group(
+        _read_all(root, queue, held, token),
+        lambda lease: lease.receipt.id,
+        lambda lease: lease.message.group,
+        lambda lease: (lease.message.created_at, lease.receipt.id),
+    )
 
 
 def extend(root: Root, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:

@@ -126,13 +126,24 @@ class FileStore:
         return answers
 
     @guarded("leasing")
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        seconds: float,
+        *,
+        consumer: str = "",
+        token: str = "",
+        successive: bool = False,
+    ) -> list[Lease]:
         root, leases = self._root, list[Lease]()
         for _ in range(2):  # again if a settlement had to be finished: its follow-ups may be for this queue
             found = root.queues.get(queue) or root.find(queue)
             if found is not None:
                 tag = self._consumers.tag(consumer, token and short_token(token))
-                leases = lease.lease(root, found, limit, seconds, tag, consumer=consumer, token=token)
+                leases = lease.lease(
+                    root, found, limit, seconds, tag, consumer=consumer, token=token, successive=successive
+                )
             if leases or not settle.finish_all(root):
                 break
         if leases:

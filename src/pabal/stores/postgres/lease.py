@@ -11,21 +11,31 @@ from pabal.sql.postgres_link import Link
 from pabal.store import Lease, Outcome, Receipt
 from pabal.stores.postgres.publish import array, texts
 from pabal.stores.postgres.queues import Queues
-from pabal.stores.rows import Row, failure_of, log_corrupt, read_message, unreadable
+from pabal.stores.rows import Row, by_group, failure_of, log_corrupt, read_message, unreadable
 
 SWEEPER_SECONDS = 5.0  # the lease of a consumer that took over an expired message and must settle it
 
 # Rows of both: id, attempt, due_at, failure, crc, document, rank, a flag, and expires_at. The flag of a lease says
 # whether the token held the message before, that of a take-over whether its time to live is over. A row of a take-over
-# has also its token and the name of the consumer whose lease ran out.
-_LEASE = "select * from pabal.lease(%s, %s, %s, %s, %s, %s)"
+# has also its token and the name of the consumer whose lease ran out, a row of a lease its group and its place in it.
+_LEASE = "select * from pabal.lease(%s, %s, %s, %s, %s, %s, %s)"
 _TAKE_OVER = "select * from pabal.take_over(%s, %s, %s, %s)"
 _EXTEND = "select pabal.extend(%s::integer[], %s::text[], %s::text[], %s)"
 _SET_ASIDE = "select pabal.set_aside(%s, %s::text[], %s, %s::smallint[], %s::text[])"
+_order_of, _group_of, _seq_of = itemgetter(6, 2, 0), itemgetter(9), itemgetter(10)
 
 
 class Leaser(Queues):
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        seconds: float,
+        *,
+        consumer: str = "",
+        token: str = "",
+        successive: bool = False,
+    ) -> list[Lease]:
         """Lease ready messages."""
         number = self._number(queue)
         if number is None or limit <= 0:
@@ -37,7 +47,7 @@ class Leaser(Queues):
         seen = set[str]()
 
         def work(link: Link) -> list[Row]:
-            values = (number, consumer, limit - len(leases), seconds, token, asked or link.again)
+            values = (number, consumer, limit - len(leases), seconds, token, asked or link.again, successive)
             return link.ask(self._sql(_LEASE), values, binary=True)
 
         while True:
@@ -45,6 +55,10 @@ class Leaser(Queues):
             rows = self._server.run(work)
             while rows and rows[0][0] is None:  # more delayed messages came due than one call promotes
                 rows = self._server.run(work)
+            if rows and (successive or rows[0][7]):
+                rows = by_group(rows, _order_of, _group_of, _seq_of)
+            else:
+                rows.sort(key=_order_of)
             leases += self._leases(queue, number, token, rows)
             if len(rows) < wanted or len(leases) >= limit or rows[0][7]:
                 if leases:
@@ -65,7 +79,7 @@ class Leaser(Queues):
         rows = self._server.run(lambda link: link.ask(self._sql(_TAKE_OVER), values, binary=True))
         taken: dict[str, list[Row]] = {}
         facts = {}
-        for *row, token, consumer in rows:
+        for *row, token, consumer in sorted(rows, key=_order_of):
             taken.setdefault(token, []).append(tuple(row))
             facts[row[0]] = {"expired": row[7], "consumer": consumer or ""}
         found = chain.from_iterable(self._leases(queue, number, token, some) for token, some in taken.items())
@@ -90,10 +104,9 @@ class Leaser(Queues):
         return [Outcome.APPLIED if place in extended else Outcome.LOST for place in range(1, len(receipts) + 1)]
 
     def _leases(self, queue: str, number: int, token: str, rows: list[Row]) -> list[Lease]:
-        """Return the leases of messages that can be read, in the order of G4; set the others aside."""
+        """Return the leases of messages that can be read; set the others aside."""
         leases, aside = [], []
-        rows.sort(key=itemgetter(6, 2, 0))
-        for id, attempt, due_at, failure, crc, document, _, _, expires_at in rows:
+        for id, attempt, due_at, failure, crc, document, _, _, expires_at, *_ in rows:
             try:
                 message = read_message(self._codec, document, crc)
             except DecodeError as exc:

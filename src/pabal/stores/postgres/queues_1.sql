@@ -59,6 +59,7 @@ create index messages_delayed on pabal.messages (queue_id, due_at) where state =
 create index messages_inflight on pabal.messages (queue_id, lease_until) where state = 2;
 create index messages_aside on pabal.messages (queue_id, state, state_since, seq) where state > 2;
 create index messages_group on pabal.messages (queue_id, grp, seq) where grp is not null and state < 4;
+create index messages_group_inflight on pabal.messages (queue_id, grp) where grp is not null and state = 2;
 create index messages_dedup on pabal.messages (queue_id, dedup_key, dedup_until) where dedup_key is not null;
 create index messages_expiring on pabal.messages (queue_id, expires_at)
   where expires_at is not null and state in (0, 1, 3);
@@ -100,14 +101,16 @@ begin
   perform set_config('synchronous_commit', 'off', true);
 end $$;
 
--- Make the first member of a group ready after the member before it has left; return whether there was one.
+-- Make the first member of a group ready if no member is in flight any more; return whether it was held until now.
 create function pabal.release(number integer, word text) returns boolean language plpgsql as $$
 declare
   head record;
 begin
   select id, state into head from pabal.messages
     where queue_id = number and grp = word and state < 4 order by seq limit 1;
-  if head.state is distinct from 3 then
+  if head.state is distinct from 3
+    or exists (select from pabal.messages where queue_id = number and grp = word and state = 2)
+  then
     return false;
   end if;
   update pabal.messages set state = 0 where queue_id = number and id = head.id;
@@ -262,6 +265,8 @@ begin
     if pg_try_advisory_xact_lock(pabal.lock_of('g', number, due.grp)) then
       update pabal.messages as m set state_since = m.due_at, state = case when exists (
         select from pabal.messages as o where o.queue_id = number and o.grp = due.grp and o.state < 4 and o.seq < m.seq
+      ) or exists (
+        select from pabal.messages as o where o.queue_id = number and o.grp = due.grp and o.state = 2
       ) then 3 else 0 end
       where m.queue_id = number and m.id = due.id and m.state = 1;
       joined := true;
@@ -272,12 +277,12 @@ end $$;
 
 -- Lease ready messages for a consumer. With `again`, return first the messages that the token holds already. While
 -- delayed messages are due, none is leased, for the most urgent may be among them: the answer is a row without an id,
--- and the caller asks again.
+-- and the caller asks again. With `successive`, those after each member of a group are leased with it.
 create function pabal.lease(
-  number integer, consumer text, most integer, seconds double precision, under text, again boolean
+  number integer, consumer text, most integer, seconds double precision, under text, again boolean, successive boolean
 ) returns table (
   id text, attempt integer, due_at double precision, failure text, crc bigint, document bytea, rank smallint,
-  held boolean, expires_at double precision
+  held boolean, expires_at double precision, grp text, seq bigint
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -285,7 +290,7 @@ declare
   places tid[];
 begin
   if again then
-    return query select m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, true, m.expires_at
+    return query select m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, true, m.expires_at, m.grp, m.seq
       from pabal.messages as m where m.queue_id = number and m.state = 2 and m.token = under;
     if found then
       return;
@@ -294,7 +299,7 @@ begin
   if pabal.promote(number, at) then
     perform pabal.unsynced();
     return query select null::text, 0, 0::double precision, null::text, null::bigint, null::bytea, 0::smallint, false,
-      null::double precision;
+      null::double precision, null::text, null::bigint;
     return;
   end if;
   places := array(
@@ -305,11 +310,45 @@ begin
   if consumer <> '' then
     places := pabal.with_own(number, consumer, most, at, places);
   end if;
+  if successive then
+    places := pabal.with_successors(number, consumer, most, at, places);
+  end if;
   perform pabal.unsynced();
   return query update pabal.messages as m
     set state = 2, attempt = m.attempt + 1, token = under, lease_until = pabal.steady() + seconds, state_since = at
     where m.ctid = any(places)
-    returning m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, false, m.expires_at;
+    returning m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, false, m.expires_at, m.grp, m.seq;
+end $$;
+
+-- Given the ctids of ready messages, which this transaction has locked, return them in the order of delivery, each
+-- member of a group followed by those that come after it, `most` in all. The first that is not held, is meant for
+-- another consumer, has outlived its time, or is locked by another transaction ends its group.
+create function pabal.with_successors(number integer, consumer text, most integer, at double precision, places tid[])
+returns tid[] language plpgsql as $$
+declare
+  lead record;
+  next record;
+  chosen tid[] := '{}';
+begin
+  for lead in
+    select m.ctid, m.grp, m.seq from pabal.messages as m where m.ctid = any(places) order by m.rank, m.due_at, m.id
+  loop
+    exit when cardinality(chosen) >= most;
+    chosen := chosen || lead.ctid;
+    if lead.grp is not null then
+      for next in
+        select m.ctid, m.state, m.target, m.expires_at from pabal.messages as m
+        where m.queue_id = number and m.grp = lead.grp and m.state < 4 and m.seq > lead.seq
+        order by m.seq limit most - cardinality(chosen)
+      loop
+        exit when next.state <> 3 or next.target not in ('', consumer) or next.expires_at <= at;
+        perform from pabal.messages as m where m.ctid = next.ctid and m.state = 3 for update skip locked;
+        exit when not found;
+        chosen := chosen || next.ctid;
+      end loop;
+    end if;
+  end loop;
+  return chosen;
 end $$;
 
 -- Given the ctids of messages for any consumer, return those that this consumer gets, with its own messages.

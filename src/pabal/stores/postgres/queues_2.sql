@@ -98,7 +98,7 @@ begin
   );
 end $$;
 
--- After verdicts: make the next member of each group ready, and hold back members that came back while another leads.
+-- After verdicts: let the first member of each group come, which may be one that came back, once none is in flight.
 create function pabal.regroup(numbers integer[], ids text[], kinds smallint[], applied bigint[]) returns integer[]
 language plpgsql as $$
 declare
@@ -111,16 +111,12 @@ begin
     join pabal.messages as m on m.queue_id = told.number and m.id = told.id
     where told.ord = any(applied) and m.grp is not null order by told.ord
   loop
-    if member.kind <> 2 then
-      if pabal.release(member.queue_id, member.grp) then
-        rung := rung || member.queue_id;
-      end if;
-    elsif member.state = 0 then
+    if member.state = 0 then
       update pabal.messages as m set state = 3
-      where m.queue_id = member.queue_id and m.id = member.id and m.state = 0 and exists (
-        select from pabal.messages as o
-        where o.queue_id = m.queue_id and o.grp = m.grp and o.state < 4 and o.seq < m.seq
-      );
+      where m.queue_id = member.queue_id and m.id = member.id and m.state = 0;
+    end if;
+    if pabal.release(member.queue_id, member.grp) then
+      rung := rung || member.queue_id;
     end if;
   end loop;
   return rung;

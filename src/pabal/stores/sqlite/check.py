@@ -17,7 +17,6 @@ from pabal.sql.place import real_path
 from pabal.sql.repair import mend_faults
 from pabal.sql.writer import Transaction
 from pabal.store import Finding
-from pabal.stores.rows import HELD
 from pabal.stores.sqlite.bodies import BodyFolder
 from pabal.stores.sqlite.damaged_rows import (
     Diagnosis,
@@ -29,7 +28,7 @@ from pabal.stores.sqlite.damaged_rows import (
     queue_faults,
     restore,
 )
-from pabal.stores.sqlite.groups import head, release
+from pabal.stores.sqlite.groups import release, stuck
 from pabal.stores.sqlite.maintain import take_orphans
 from pabal.stores.sqlite.queues import Queues
 from pabal.stores.sqlite.rescue import rescue
@@ -176,8 +175,7 @@ class Checker(Queues):
 
 
 def _is_stuck(number: int, group: str, db: Connection) -> bool:
-    found = head(Transaction(db), number, group)
-    return found is not None and found[1] == HELD
+    return stuck(Transaction(db), number, group) is not None
 
 
 def _let_go_on(queue: str, number: int, group: str, tx: Transaction) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from operator import itemgetter
+from typing import Any
 
 from pabal.clock import Clock
 from pabal.errors import DecodeError, StoreFailed
@@ -19,14 +20,14 @@ from pabal.sql.connection import Connection, check_text, damaged_index
 from pabal.sql.migrate import fact, set_fact
 from pabal.sql.writer import Transaction, Update
 from pabal.store import Lease, Outcome, Receipt
-from pabal.stores.rows import Row, failure_of, log_corrupt, read_message, unreadable
+from pabal.stores.rows import Row, by_group, failure_of, log_corrupt, read_message, unreadable
 from pabal.stores.sqlite.groups import release, turn_of
 from pabal.stores.sqlite.queues import Queues
 
 SWEEPER_SECONDS = 5.0  # the lease of a consumer that took over an expired message and must settle it
 _PROMOTED_AT_ONCE = 10_000
 
-_COLUMNS = "seq, id, attempt, due_at, failure, crc, document, priority, expires_at"
+_COLUMNS = "seq, id, attempt, due_at, failure, crc, document, priority, expires_at, grp"
 # The last columns say whether a delayed message is due, and whether there is one for consumer ?5: if neither, as usual,
 # one statement is enough.
 _READY = f"""
@@ -38,6 +39,13 @@ order by priority desc, due_at, id limit ?4"""
 _LEASE = Update("""
 update messages set state = 2, attempt = attempt + 1, token = ?, lease_until = ?, state_since = ?
 where state = 0 and seq""")
+_LEASE_HELD = Update("""
+update messages set state = 2, attempt = attempt + 1, token = ?, lease_until = ?, state_since = ?
+where state = 3 and seq""")
+# Those after a member of a group, and whether each may be leased with it.
+_SUCCESSORS = f"""
+select {_COLUMNS}, state = 3 and target in ('', ?5) and (expires_at is null or expires_at > ?4)
+from messages where queue_id = ?1 and grp = ?2 and state < 4 and seq > ?3 order by seq limit ?6"""
 _DUE = "select seq, grp from messages where queue_id = ? and state = 1 and due_at <= ? order by due_at limit ?"
 _PROMOTE = "update messages set state = ?, state_since = due_at where seq = ? and state = 1"
 _HELD_BY = f"""
@@ -68,14 +76,27 @@ select (select min(due_at) from messages where queue_id = ?1 and state = 1) - ?2
   (select min(lease_until) from messages where queue_id = ?1 and state = 2) - ?3,
   (select min(expires_at) from messages where queue_id = ?1 and expires_at > ?4 and state <> 2 and state < 4) - ?2"""
 
-_seq_of = itemgetter(0)
+_seq_of, _group_of = itemgetter(0), itemgetter(9)
+
+
+def _order_of(row: Row) -> tuple[Any, ...]:
+    return -row[7], row[3], row[1]
 
 
 class Leaser(Queues):
     _boot_id = ""  # the boot of which the leases in the database are known to be
     _empty: dict[str, int]  # how many leases in a row found a queue empty
 
-    def lease(self, queue: str, limit: int, seconds: float, *, consumer: str = "", token: str = "") -> list[Lease]:
+    def lease(
+        self,
+        queue: str,
+        limit: int,
+        seconds: float,
+        *,
+        consumer: str = "",
+        token: str = "",
+        successive: bool = False,
+    ) -> list[Lease]:
         """Lease ready messages.
 
         A consumer that found the queue empty twice looks before it takes the write lock. After the first time it does
@@ -95,7 +116,7 @@ class Leaser(Queues):
         now = self._clock.now()
         while True:
             wanted = limit - len(leases)
-            take = partial(self._take, number, wanted, seconds, consumer, token, again, now)
+            take = partial(self._take, number, wanted, seconds, consumer, token, again, successive, now)
             taken = self._db.write(take, durable=False, essential=True)
             if taken is None:
                 continue  # other writers had their turn; so many are due that they are promoted in several commits
@@ -188,6 +209,7 @@ class Leaser(Queues):
         consumer: str,
         token: str,
         again: bool,
+        successive: bool,
         now: float,
         tx: Transaction,
     ) -> tuple[list[Row], bool] | None:
@@ -196,11 +218,15 @@ class Leaser(Queues):
         Return None if not all that is due could be promoted: call it again, or the order would not be that of G4.
         """
         if again and (held := tx.run(_HELD_BY, (number, token)).fetchall()):
-            return held, True
+            return by_group(held, _order_of, _group_of, _seq_of), True
         rows = _ready(tx, number, consumer, now, limit)
         if rows:
-            until = self._clock.boot() + seconds
-            if _LEASE.run(tx, (token, until, now), list(map(_seq_of, rows))) != len(rows):
+            leads, followers = list(map(_seq_of, rows)), list[int]()
+            if successive:
+                rows, leads, followers = _with_successors(tx, number, consumer, now, rows, limit)
+            term = (token, self._clock.boot() + seconds, now)
+            changed = _LEASE.run(tx, term, leads) + (_LEASE_HELD.run(tx, term, followers) if followers else 0)
+            if changed != len(rows):
                 raise damaged_index(tx.connection)
         return None if rows is None else (rows, False)
 
@@ -271,10 +297,10 @@ def _ready(tx: Transaction, number: int, consumer: str, now: float, limit: int) 
     promoted = False
     while True:
         rows: list[Row] = tx.run(_READY, (number, "", now, limit, consumer)).fetchall()
-        if consumer and (not rows or rows[0][10]):
+        if consumer and (not rows or rows[0][11]):
             own: list[Row] = tx.run(_READY, (number, consumer, now, limit, consumer)).fetchall()
-            rows = list(islice(merge(rows, own, key=lambda row: (-row[7], row[3], row[1])), limit))
-        if promoted or (rows and not rows[0][9]):
+            rows = list(islice(merge(rows, own, key=_order_of), limit))
+        if promoted or (rows and not rows[0][10]):
             return rows
         due = tx.run(_DUE, (number, now, _PROMOTED_AT_ONCE)).fetchall()
         if not due:
@@ -283,6 +309,27 @@ def _ready(tx: Transaction, number: int, consumer: str, now: float, limit: int) 
         if len(due) == _PROMOTED_AT_ONCE:
             return None
         promoted = True
+
+
+def _with_successors(
+    tx: Transaction, number: int, consumer: str, now: float, ready: Sequence[Row], limit: int
+) -> tuple[list[Row], list[int], list[int]]:
+    """Put after each member of a group the next ones that may be leased with it, `limit` in all.
+
+    Return the rows, and the numbers of those that lead and of those that follow.
+    """
+    rows, leads, followers = list[Row](), list[int](), list[int]()
+    for row in ready:
+        if len(rows) == limit:
+            break
+        rows.append(row)
+        leads.append(row[0])
+        if (group := row[9]) is not None:
+            values = (number, group, row[0], now, consumer, limit - len(rows))
+            found = list(takewhile(itemgetter(-1), tx.run(_SUCCESSORS, values).fetchall()))
+            rows += found
+            followers += map(_seq_of, found)
+    return rows, leads, followers
 
 
 def _set_aside(

@@ -43,6 +43,7 @@ create index messages_delayed on messages (queue_id, due_at) where state = 1;
 create index messages_inflight on messages (queue_id, lease_until, token) where state = 2;
 create index messages_aside on messages (queue_id, state, state_since) where state > 2;
 create index messages_group on messages (queue_id, grp) where grp is not null and state < 4;
+create index messages_group_inflight on messages (queue_id, grp) where grp is not null and state = 2;
 create index messages_dedup on messages (queue_id, dedup_key, dedup_until) where dedup_key is not null;
 create index messages_expiring on messages (queue_id, expires_at)
   where expires_at is not null and state <> 2 and state < 4;

@@ -8,7 +8,7 @@ from pabal.sql.writer import Transaction, Update
 from pabal.store import Done, Draft, Outcome, Receipt, Retry, Settlement, Verdict
 from pabal.stores.rows import DEAD, DELAYED, DONE, HELD, READY, Row, encode_drafts, failure_text
 from pabal.stores.sqlite.bodies import Place
-from pabal.stores.sqlite.groups import release, turn_of
+from pabal.stores.sqlite.groups import release
 from pabal.stores.sqlite.publish import Placed, Publisher
 
 _TOGETHER = 20  # acks of one lease in one statement
@@ -182,11 +182,10 @@ class Settler(Publisher):
 
 
 def _regroup(tx: Transaction, number: int, queue: str, seq: int, group: str, verdict: Verdict) -> None:
-    """Make the next member of a group ready, or hold back a member that came back while another leads."""
-    if type(verdict) is not Retry:
-        release(tx, number, queue, [group])
-    elif verdict.delay <= 0 and turn_of(tx, number, seq, group) == HELD:
-        tx.change("update messages set state = 3 where seq = ?", (seq,))
+    """Let the first member of a group come, which may be one that came back, once no member is in flight."""
+    if type(verdict) is Retry and verdict.delay <= 0:
+        tx.change("update messages set state = 3 where seq = ? and state = 0", (seq,))
+    release(tx, number, queue, [group])
 
 
 def _by_lease(settlements: Sequence[Settlement]) -> dict[tuple[str, str], list[str]]:
