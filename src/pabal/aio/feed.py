@@ -23,10 +23,12 @@ _MOST = 1000  # messages of one lease
 class Ask:
     """A task that waits for up to `limit` messages, each leased for `visibility` seconds."""
 
-    def __init__(self, limit: int, visibility: float | None, successive: bool) -> None:
+    def __init__(self, limit: int, visibility: float | None, successive: bool, token: str) -> None:
         self.limit = limit
         self.visibility = visibility
         self.successive = successive
+        self.token = token
+        self.alone = successive or token != ""  # what is leased for it is not divided
         self.found: Future[list[Delivery]] = Future()
 
 
@@ -42,8 +44,8 @@ class Feed:
         self._closed = False
         self._pid = os.getpid()
 
-    def ask(self, limit: int, visibility: float | None, successive: bool = False) -> Ask:
-        ask = Ask(limit, visibility, successive)
+    def ask(self, limit: int, visibility: float | None, successive: bool = False, token: str = "") -> Ask:
+        ask = Ask(limit, visibility, successive, token)
         if self._pid != os.getpid():
             raise StoreClosed("the connection was made before a fork: connect in this process")
         with self._changed:
@@ -93,7 +95,7 @@ class Feed:
         with Waiter(self._queue) as waiter:
             while ask := self._first(waiter):
                 try:
-                    found = waiter.lease(partial(self._limit, ask), ask.visibility, None, ask.successive)
+                    found = waiter.lease(partial(self._limit, ask), ask.visibility, None, ask.successive, ask.token)
                 except Exception as exc:
                     self._refuse(ask, exc)
                     continue
@@ -117,10 +119,10 @@ class Feed:
             return ask
 
     def _alike(self, ask: Ask) -> list[Ask]:
-        """Return the asks that one lease can serve: for the same time, and never those of two for one group."""
-        if ask.successive:
+        """Return the asks that one lease can serve: for the same time, and none for a whole group or with a token."""
+        if ask.alone:
             return [ask] if ask in self._asks else []
-        return [each for each in self._asks if not each.successive and each.visibility == ask.visibility]
+        return [each for each in self._asks if not each.alone and each.visibility == ask.visibility]
 
     def _limit(self, ask: Ask) -> int:
         """Return how many messages the tasks want that are there now: others may have come, and gone."""

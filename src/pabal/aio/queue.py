@@ -404,22 +404,26 @@ class Queue(Local, Generic[Body]):
         visibility: float | None = None,
         wait: float | None = 0.0,
         successive: bool = False,
+        token: str = "",
     ) -> list[Delivery[Body]]:
         """Take up to `limit` messages for `visibility` seconds, waiting up to `wait` seconds for the first.
 
         With `wait=None` it waits for ever. A cancelled call gives back what it has taken. With `successive`, a group
-        gives more than one message, in order, and no more until all of them are settled.
+        gives more than one message, in order, and no more until all of them are settled. With a `token`, a call that is
+        repeated gets the same messages while it holds any.
         """
         check_count("limit", limit)
         check_wait(wait)
         if wait == 0:
-            found = await self._take(limit, visibility, successive)
+            found = await self._take(limit, visibility, successive, token)
         else:
-            found = await self._wait(limit, visibility, wait, successive)
+            found = await self._wait(limit, visibility, wait, successive, token)
         return [Delivery(self, held) for held in found]
 
-    async def _take(self, limit: int, visibility: float | None, successive: bool) -> list[HeldDelivery[Body]]:
-        taking = self.threads.start(self.blocking._take, limit, visibility, successive)
+    async def _take(
+        self, limit: int, visibility: float | None, successive: bool, token: str
+    ) -> list[HeldDelivery[Body]]:
+        taking = self.threads.start(self.blocking._take, limit, visibility, successive, token)
         try:
             return await asyncio.wrap_future(taking)
         except BaseException:
@@ -427,9 +431,9 @@ class Queue(Local, Generic[Body]):
             raise
 
     async def _wait(
-        self, limit: int, visibility: float | None, wait: float | None, successive: bool
+        self, limit: int, visibility: float | None, wait: float | None, successive: bool, token: str
     ) -> list[HeldDelivery[Body]]:
-        ask = self._feed.ask(limit, visibility, successive)
+        ask = self._feed.ask(limit, visibility, successive, token)
         try:
             found = asyncio.wrap_future(ask.found)
             await asyncio.wait([found], timeout=wait)

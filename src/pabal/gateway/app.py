@@ -15,8 +15,9 @@ from pabal.errors import PabalError
 from pabal.gateway import looking
 from pabal.gateway.signature import RIGHTS, Key, Keys, Request
 from pabal.gateway.sqs import wire
+from pabal.gateway.sqs.directory import Caller
 from pabal.gateway.sqs.errors import SqsError, error_of
-from pabal.gateway.sqs.service import Caller, Service
+from pabal.gateway.sqs.service import Service
 from pabal.gateway.sqs.wire import Call, Written
 from pabal.queues.metrics import queues_metrics
 from pabal.queues.prometheus import prometheus_text

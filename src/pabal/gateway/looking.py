@@ -7,8 +7,8 @@ from urllib.parse import parse_qs
 
 import pabal.aio
 from pabal.gateway.sqs import messages
+from pabal.gateway.sqs.directory import queue_in
 from pabal.gateway.sqs.errors import missing, no_queue
-from pabal.gateway.sqs.service import queue_in
 from pabal.store import Entry, State
 
 PATH = "/_aws/sqs/messages"

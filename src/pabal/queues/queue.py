@@ -336,18 +336,20 @@ class Queue(Local, Generic[Body]):
         visibility: float | None = None,
         wait: float | None = 0.0,
         successive: bool = False,
+        token: str = "",
     ) -> list[Delivery[Body]]:
         """Take up to `limit` messages; wait up to `wait` seconds for the first, or for ever if it is None.
 
         The messages belong to the caller for `visibility` seconds, by default those of the policy. A group gives one
         message at a time; with `successive`, as many as there are, in order, and no more until all of them are settled.
+        A caller that had no answer repeats the call with the same `token`, and gets what it holds under this token.
         """
         check_count("limit", limit)
         check_wait(wait)
         if wait == 0:
-            return self._take(limit, visibility, successive)
+            return self._take(limit, visibility, successive, token)
         with Waiter(self) as waiter:
-            return waiter.lease(limit, visibility, wait, successive)
+            return waiter.lease(limit, visibility, wait, successive, token)
 
     def consume(
         self, *, wait: float | None = None, visibility: float | None = None, prefetch: int = 1
@@ -392,14 +394,16 @@ class Queue(Local, Generic[Body]):
         """Return a watch on this queue, or None if the store has none."""
         return self.store.watch([self.name]) if isinstance(self.store, Waitable) else None
 
-    def _take(self, limit: int, visibility: float | None, successive: bool = False) -> list[Delivery[Body]]:
+    def _take(
+        self, limit: int, visibility: float | None, successive: bool = False, token: str = ""
+    ) -> list[Delivery[Body]]:
         """Lease messages that are ready now, without waiting; those whose bodies do not fit are dead."""
-        while (found := self._leased(limit, visibility, successive)) and self._check is not None:
+        while (found := self._leased(limit, visibility, successive, token)) and self._check is not None:
             if fitting := self._fitting(found, self._check):
                 return fitting
         return found
 
-    def _leased(self, limit: int, visibility: float | None, successive: bool) -> list[Delivery[Body]]:
+    def _leased(self, limit: int, visibility: float | None, successive: bool, token: str) -> list[Delivery[Body]]:
         policy = self._effective().policy
         term = policy.visibility if visibility is None else check_seconds("visibility", visibility, least=MIN_LEASE)
         if self._clock.boot() - self._swept_at >= SLOW_POLL:
@@ -407,9 +411,12 @@ class Queue(Local, Generic[Body]):
         if self.paused:
             self.settler.judge_expired()
             return []
-        leases = self.store.lease(self.name, limit, term, consumer=self.consumer, successive=successive)
+        lease = partial(
+            self.store.lease, self.name, limit, term, consumer=self.consumer, token=token, successive=successive
+        )
+        leases = lease()
         if not leases and self.settler.judge_expired():
-            leases = self.store.lease(self.name, limit, term, consumer=self.consumer, successive=successive)
+            leases = lease()
         return [Delivery(self, lease, term) for lease in leases]
 
     def _fitting(self, deliveries: list[Delivery[Body]], check: Check) -> list[Delivery[Body]]:

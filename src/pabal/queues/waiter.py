@@ -190,13 +190,18 @@ class Waiter:
         self._asleep.acquire()
 
     def lease(
-        self, limit: int | Callable[[], int], seconds: float | None, wait: float | None, successive: bool = False
+        self,
+        limit: int | Callable[[], int],
+        seconds: float | None,
+        wait: float | None,
+        successive: bool = False,
+        token: str = "",
     ) -> list[Delivery]:
         """Take messages as `Queue.lease` does. A limit that changes while it waits is asked for at each look."""
         deadline = float("inf") if wait is None else time.monotonic() + wait
         try:
             while True:
-                found = self._queue._take(limit if isinstance(limit, int) else limit(), seconds, successive)
+                found = self._queue._take(limit if isinstance(limit, int) else limit(), seconds, successive, token)
                 remaining = deadline - time.monotonic()
                 if found or remaining <= 0 or self._stopped:
                     return found

@@ -7,7 +7,8 @@
 | any other attribute | an attribute {"DataType": …, "StringValue" or "BinaryValue": …}; a plain number is a Number |
 | attribute `traceparent` | also the header of this name |
 | system attribute AWSTraceHeader | the header `x-amzn-trace-id` |
-| MessageGroupId, MessageDeduplicationId | group, dedup_key |
+| MessageGroupId, MessageDeduplicationId | group, dedup_key; in a standard queue the header `message-group-id` |
+| SequenceNumber | the time and the counter in the id |
 | MessageId | the header `original-id` of a message that was moved, else the id |
 | SentTimestamp, ApproximateReceiveCount, SenderId | created_at, attempt, sender |
 """
@@ -26,6 +27,7 @@ from pabal.errors import InvalidInput, InvalidReceipt
 from pabal.gateway.sqs.attributes import arn_of
 from pabal.gateway.sqs.errors import SqsError, invalid_value
 from pabal.gateway.sqs.requests import Attribute, NewMessage
+from pabal.ids import is_ours
 from pabal.jsontext import Json
 from pabal.message import Message
 from pabal.queues.verdicts import ORIGINAL_ID, SOURCE_QUEUE
@@ -33,6 +35,8 @@ from pabal.store import Receipt
 
 ANONYMOUS = "anonymous"  # the sender of a message that names none
 TRACE_HEADER = "x-amzn-trace-id"
+GROUP_ID = "message-group-id"  # in a standard queue, where it orders nothing
+DEDUPLICATION_ID = "message-deduplication-id"  # where the dedup key is that of a group
 _TRACEPARENT = "traceparent"
 _MOST_ATTRIBUTES = 10
 _ALLOWED_TEXT = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
@@ -89,13 +93,8 @@ def check_new(message: NewMessage, *, most: int, fifo: bool) -> None:
     delay = message.delay_seconds
     if delay is not None and not 0 <= delay <= 900:
         raise invalid_value("DelaySeconds", delay, "DelaySeconds must be >= 0 and <= 900.")
-    for name, value in (
-        ("MessageGroupId", message.message_group_id),
-        ("MessageDeduplicationId", message.message_deduplication_id),
-    ):
-        if value is not None and not _GROUP.fullmatch(value):
-            reason = f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
-            raise invalid_value(name, value, reason)
+    check_word("MessageGroupId", message.message_group_id)
+    check_word("MessageDeduplicationId", message.message_deduplication_id)
     if fifo and message.message_group_id is None:
         raise SqsError("MissingRequiredParameterException", "The request must contain the parameter MessageGroupId.")
     if fifo and delay:
@@ -104,6 +103,13 @@ def check_new(message: NewMessage, *, most: int, fifo: bool) -> None:
     if not fifo and message.message_deduplication_id is not None:
         reason = "The request include parameter that is not valid for this queue type."
         raise invalid_value("MessageDeduplicationId", message.message_deduplication_id, reason)
+
+
+def check_word(name: str, value: str | None) -> None:
+    """Raise the error of SQS for a group, or an id of a message or an attempt, that it would refuse."""
+    if value is not None and not _GROUP.fullmatch(value):
+        reason = f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        raise invalid_value(name, value, reason)
 
 
 def _check_body(body: str) -> None:
@@ -267,6 +273,15 @@ def content_key(body: str) -> str:
     return sha256(body.encode()).hexdigest()
 
 
+def sequence_number(id: str) -> str:
+    """Return a number that rises with the ids of a gateway: of 25 digits, the milliseconds and the counter in an id.
+
+    An id that the library did not make has no time in it: its place among others is not known.
+    """
+    text = id.replace("-", "")
+    return f"{int(text[:12] + text[13:16] + text[17:24], 16):025d}" if is_ours(id) else "0" * 25
+
+
 def system_attributes(delivery: Delivery, region: str, now: float) -> dict[str, str]:
     """Return what SQS tells of a message beside its attributes.
 
@@ -280,10 +295,12 @@ def system_attributes(delivery: Delivery, region: str, now: float) -> dict[str, 
         "ApproximateReceiveCount": str(delivery.attempt),
         "ApproximateFirstReceiveTimestamp": _milliseconds(first),
     }
-    if message.group:
-        shown["MessageGroupId"] = message.group
-    if message.dedup_key:
-        shown["MessageDeduplicationId"] = message.dedup_key
+    if group := message.group or message.headers.get(GROUP_ID, ""):
+        shown["MessageGroupId"] = group
+    if key := message.headers.get(DEDUPLICATION_ID, message.dedup_key):
+        shown["MessageDeduplicationId"] = key
+    if delivery.queue.endswith(".fifo"):
+        shown["SequenceNumber"] = sequence_number(message.id)
     if TRACE_HEADER in message.headers:
         shown["AWSTraceHeader"] = message.headers[TRACE_HEADER]
     if source := source_of(message):

@@ -84,7 +84,7 @@ class ReceiveMessage(OfQueue, frozen=True, kw_only=True):
     max_number_of_messages: int = 1
     visibility_timeout: int | None = None
     wait_time_seconds: int | None = None
-    receive_request_attempt_id: str = ""
+    receive_request_attempt_id: str | None = None
 
 
 class DeleteMessage(OfQueue, frozen=True, kw_only=True):
