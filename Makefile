@@ -41,7 +41,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 		{ echo "Python 3.11 or later is needed: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' || scripts/system-packages
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[gateway]'
 	touch $@
 
 $(VENV)/tested: $(VENV)/installed constraints.txt scripts/system-packages

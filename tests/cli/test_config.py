@@ -100,7 +100,7 @@ def test_the_unit_runs_up_with_absolute_paths(pabal: Pabal, tmp_path: Path) -> N
     config.write_text("")
     unit = pabal.ok("install-service", "--show", "--root", str(root), "--config", str(config))
     [line] = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-    assert line.endswith(f'pabal up --root "{tmp_path}/a 100%% root" --config {config}')
+    assert line.endswith(f'pabal up --root "{tmp_path}/a 100%% root" --config {config} --no-gateway')
     assert "Type=notify" in unit and "WatchdogSec=60" in unit and "Restart=always" in unit
 
 

@@ -110,17 +110,15 @@ def test_a_second_manager_says_who_has_the_root(started: Callable[..., Running],
 def test_other_commands_use_the_same_store_and_wake_who_waits(started: Callable[..., Running], tmp_path: Path) -> None:
     manager = started()
     waiting = Popen(
-        [*PABAL, "mq", "consume", "--queue", "jobs", "--wait", "20000", "--json"],
+        [*PABAL, "mq", "consume", "--queue", "jobs", "--wait", "600000", "--json", "--timeout", "900000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         text=True,
     )
     until(lambda: list((tmp_path / ".pabal/ipc/processing").iterdir()))
-    began = time.monotonic()
     assert ran([*PABAL, "publish", "jobs", '{"a": 1}'], tmp_path).returncode == 0
-    out, _ = waiting.communicate(timeout=30)
+    out, _ = waiting.communicate(timeout=300)  # woken, long before the wait ends
     assert json.loads(out)["message"]["payload"] == {"a": 1}
-    assert time.monotonic() - began < 5
     status = ran([*PABAL, "status", "--json"], tmp_path)
     assert json.loads(status.stdout)["inflight"] == 1
     assert manager.ask("status", {"queue": "jobs"})["metrics"]["inflight"] == 1
@@ -265,7 +263,7 @@ def test_a_mailbox_says_where_its_folders_and_its_heartbeat_are(
 
 def test_in_a_terminal_one_line_tells_how_it_goes(tmp_path: Path) -> None:
     parent, child = pty.openpty()
-    manager = Popen([*PABAL, "up"], cwd=tmp_path, stdin=child, stdout=child, stderr=child)
+    manager = Popen([*PABAL, "up", "--no-gateway"], cwd=tmp_path, stdin=child, stdout=child, stderr=child)
     os.close(child)
     shown = b""
     end = time.monotonic() + 30

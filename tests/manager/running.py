@@ -19,17 +19,18 @@ YIRANGMQ = [sys.executable, "-c", "from pabal.cli.mq import yirangmq; yirangmq()
 class Running:
     """`pabal up` in a folder, until ended. Started again at the same place if killed."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None, gateway: bool = False) -> None:
         self.folder = folder
         self.ipc = folder / ".pabal" / "ipc"
         self._arguments = arguments
         self._env = env
+        self._gateway = gateway
         self._log = open(folder / "up.log", "ab")
         self.start()
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [*PABAL, "up", *self._arguments],
+            [*PABAL, "up", *([] if self._gateway else ["--no-gateway"]), *self._arguments],
             cwd=self.folder,
             env=self._env,
             stdin=subprocess.DEVNULL,

@@ -8,14 +8,14 @@ import resource
 import shutil
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from pabal.cli.exits import Exit
-from pabal.cli.session import help_if_alone, json_option
+from pabal.cli.session import help_if_alone, json_option, own_argv
 from pabal.cli.text import clean, json_text, redraw_line, short_path, span
 from pabal.cli.work import load
 from pabal.clock import SystemClock
@@ -108,8 +108,10 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
 """
+_NO_NETWORK = ("PrivateNetwork=yes\n", "RestrictAddressFamilies=AF_UNIX\n")
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _REDRAW_SECONDS = 1.0
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONWARNINGS")  # for the gateway
 
 config_option = click.option(
     "--config",
@@ -223,17 +225,25 @@ def _document(found: Config) -> dict[str, Any]:
 @click.option("--log-root", metavar="DIR", help="Where the log is written, likewise.")
 @click.option("--node-id", metavar="NAME", help="The name of this manager, likewise.")
 @click.option("--visibility-timeout", type=float, metavar="SECONDS", help="How long leases last, likewise.")
+@click.option("--gateway/--no-gateway", default=None, help="Serve clients of SQS too. By default, if it can.")
+@click.option("--gateway-port", type=click.IntRange(0, 65535), metavar="N", help="Its port; 0 takes a free one.")
 def up(root: Path | None, path: Path | None, **options: Any) -> None:
     """Run the manager: serve a mailbox, keep its queues moving.
 
     Owns one data root, which may be used with all other commands meanwhile. Serves until Ctrl-C or SIGTERM, then
     answers what it took and ends. SIGHUP makes it read its configuration again.
 
+    If the extra `gateway` is installed, it also keeps a `pabal gateway` running, for clients of Amazon SQS on this
+    machine.
+
     \b
     Examples:
       pabal up
+      pabal up --gateway-port 0
       pabal up --root /var/lib/pabal --config /etc/pabal/pabal.toml
     """
+    from pabal.manager.gateway_child import LOG as GATEWAY_LOG
+    from pabal.manager.gateway_child import plan_gateway, running_gateway
     from pabal.manager.manager import LOG, Manager
     from pabal.runtime.logs import log_lines
     from pabal.runtime.notify import Notifier
@@ -255,8 +265,14 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
             notifier=Notifier(os.environ.get("NOTIFY_SOCKET", "")),
             passed=StatusLine() if screen else lambda report: None,
         )
-        with closing(manager):
-            click.echo("\n".join(_start_lines(found, log)))
+        with closing(manager), ExitStack() as beside:
+            plan = plan_gateway(found)
+            click.echo("\n".join(_start_lines(found, log, plan.address or f"none: {plan.reason}")))
+            if plan.address:
+                variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+                own_log = log_root / GATEWAY_LOG if log_root else None
+                argv = own_argv(*plan.arguments)
+                beside.enter_context(running_gateway(argv, found.root, variables, SystemClock(), own_log))
             manager.run()
     if screen:
         click.echo("\nstopped; everything is on disk")
@@ -269,6 +285,8 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
         "log_root": ("paths", "logRoot"),
         "node_id": ("nodeId",),
         "visibility_timeout": ("lease", "visibilityTimeoutSec"),
+        "gateway": ("gateway", "enabled"),
+        "gateway_port": ("gateway", "port"),
     }
     changes: dict[str, Any] = {}
     for name, value in options.items():
@@ -281,12 +299,13 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def _start_lines(found: Config, log: Path | None) -> list[str]:
+def _start_lines(found: Config, log: Path | None, gateway: str) -> list[str]:
     facts = {
         "manager": f"{found.node_id}, pid {os.getpid()}, {time.strftime('%H:%M:%S')}",
         "config": "none: all defaults" if found.file is None else str(found.file),
         "mailbox": short_path(found.ipc_root),
         "store": found.store_url,
+        "gateway": gateway,
         "log": short_path(log) if log else "stderr",
     }
     here = found.ipc_root in (Path.cwd() / "ipc", Path.cwd() / ".pabal/ipc")
@@ -438,12 +457,18 @@ def _unit(found: Config, user: str) -> str:
     arguments = [str(Path(sys.executable).parent / "pabal"), "up", "--root", str(found.root)]
     if found.file is not None:
         arguments += ["--config", os.path.abspath(found.file)]
+    hardening = _HARDENING
+    if found.gateway.enabled:
+        for line in _NO_NETWORK:
+            hardening = hardening.replace(line, "")
+    else:
+        arguments.append("--no-gateway")  # a service without a network has none, unless it is asked for
     return _UNIT.format(
         root=escaped(str(found.root)),
         user=f"User={escaped(user)}\n" if user else "",
         command=" ".join(map(quoted, arguments)),
         folder=escaped(str(found.root)),
-        hardening=_HARDENING.format(paths=" ".join(map(quoted, _folders(found)))) if user else "",
+        hardening=hardening.format(paths=" ".join(map(quoted, _folders(found)))) if user else "",
         target="multi-user.target" if user else "default.target",
     )
 

@@ -17,7 +17,7 @@ import msgspec
 from pabal import jsontext
 from pabal.connect import parse_url
 from pabal.errors import InvalidConfig, InvalidInput
-from pabal.manager.config_schema import Document, Ipc, backend_of, find_mistakes, gid_of, uid_of
+from pabal.manager.config_schema import Document, Gateway, Ipc, backend_of, find_mistakes, gid_of, uid_of
 from pabal.policy.policy import Policy, merged, policy_from
 
 FILES = ("pabal.toml", "main_mq_configuration.json")
@@ -39,6 +39,8 @@ class Config:
     ipc: Ipc
     clients: dict[str, int] | None
     group: int | None
+    gateway: Gateway
+    gateway_keys: Path | None
     sweep_interval: float
     check_on_start: bool
     repair: bool
@@ -127,6 +129,8 @@ def _config(document: Document, path: Path | None, base: Path, root: Path | None
         if clients is None
         else {name: uid for name, user in clients.items() if (uid := uid_of(user)) is not None},
         group=None if document.ipc.group is None else gid_of(document.ipc.group),
+        gateway=document.gateway,
+        gateway_keys=place(document.gateway.keys, root) if document.gateway.keys else None,
         sweep_interval=document.lease.sweep_interval_ms / 1000,
         check_on_start=document.hybrid.check_on_start and backend == "hybrid",
         repair=document.hybrid.repair,

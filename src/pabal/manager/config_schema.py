@@ -96,6 +96,13 @@ class Lease(Section, frozen=True):
     sweep_interval_ms: Milliseconds = 1000
 
 
+class Gateway(Section, frozen=True):
+    enabled: bool | None = None  # None: if it can run
+    host: Annotated[str, Meta(min_length=1, max_length=253, description="an address of this machine")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 9324
+    keys: PathText | None = None
+
+
 class QueueSection(Section, frozen=True):
     name: str
     policy: dict[str, Any] = {}
@@ -115,6 +122,7 @@ class Document(Section, frozen=True):
     filesystem: Filesystem = Filesystem()
     hybrid: Hybrid = Hybrid()
     lease: Lease = Lease()
+    gateway: Gateway = Gateway()
     policy_defaults: dict[str, Any] = {}
     queues: list[QueueSection] = []
 

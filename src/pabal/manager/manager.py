@@ -36,7 +36,7 @@ log = logging.getLogger("pabal")
 LOCK, HEARTBEAT = "manager.lock", "manager.heartbeat"  # in the data root
 LOG = "manager.jsonl"  # in the folder of the log
 # What only a restart can change.
-_FIXED = ("root", "ipc_root", "backend", "store_url", "ipc", "clients", "group", "node_id", "log_root")
+_FIXED = ("root", "ipc_root", "backend", "store_url", "ipc", "clients", "group", "node_id", "log_root", "gateway")
 
 
 class Manager:
