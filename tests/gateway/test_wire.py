@@ -214,6 +214,17 @@ def raw(served: Running, data: bytes) -> bytes:
         return found
 
 
+def test_clients_that_are_too_slow_are_left(served: Running, queue: str, sqs: Any) -> None:
+    parts = urlsplit(served.address)
+    slow = [socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) for _ in range(20)]
+    for line in slow[:10]:
+        line.sendall(b"POST / HTTP/1.1\r\nhost: ")
+    sqs.send_message(QueueUrl=queue, MessageBody="meanwhile")
+    for line in slow:
+        with line:
+            assert line.recv(100).startswith(b"HTTP/1.1 408 ") and line.recv(100) == b""
+
+
 def test_what_is_no_request_is_refused_and_serving_goes_on(served: Running, queue: str, sqs: Any) -> None:
     host = urlsplit(served.address).netloc.encode()
     head = b"POST / HTTP/1.1\r\nhost: " + host + b"\r\n"

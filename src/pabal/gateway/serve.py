@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import pabal.aio
 from pabal.clock import Clock, SystemClock
@@ -26,6 +27,8 @@ log = logging.getLogger("pabal.gateway")
 _GRACE = 5  # seconds for requests under way to end
 _BACKLOG = 2048
 _CONNECTIONS = 2000  # at the same time; more are answered with 503
+_HEAD_SECONDS = 10.0  # in which the head of a request must have come
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _IDLE = 75  # seconds for which a connection without a request is kept
 
 
@@ -73,7 +76,7 @@ def _config(app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="off",
-        http="httptools",
+        http=TimeLimitedProtocol,
         ws="none",
         loop="asyncio",
         server_header=False,
@@ -99,6 +102,43 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._gateway.dismiss()
         await super().shutdown(sockets)
+
+
+class TimeLimitedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with a time limit for the head of a request; uvicorn has none."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        """Begin to wait for a head; the wait for the first one begins with the connection."""
+        if self._timer is None:
+            self._timer = self.loop.call_later(_HEAD_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        if not self.pipeline and (self.cycle is None or self.cycle.response_complete):
+            self.transport.write(_TOO_SLOW)
+        self.transport.close()
 
 
 class Guard:
