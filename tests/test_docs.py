@@ -12,13 +12,15 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
+
+from tests.gateway.conftest import Running, gateway
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -86,6 +88,13 @@ def stop_managers(folder: Path) -> None:
             os.kill(json.loads(heartbeat.read_text())["pid"], signal.SIGKILL)
 
 
+@pytest.fixture
+def sqs_of_a_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway at a free port, where a page names the usual one."""
+    with gateway("memory:", tmp_path_factory.mktemp("gateway") / "log") as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if runnable(page)], ids=lambda page: str(page.relative_to(ROOT))
 )
@@ -93,6 +102,10 @@ def test_what_the_page_shows_really_runs(page: Path, tmp_path: Path, request: py
     more: dict[str, str] = {}
     if "postgresql:///" in page.read_text():
         more = request.getfixturevalue("postgres").environment
+    if "AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324" in page.read_text():
+        running = request.getfixturevalue("sqs_of_a_page")
+        more |= {"AWS_ENDPOINT_URL_SQS": running.address, "AWS_DEFAULT_REGION": "us-east-1"}
+        more |= {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
     request.addfinalizer(lambda: stop_managers(tmp_path))
     for block in blocks_of(page):
         if block.kind == "console":
