@@ -513,9 +513,10 @@ class Queue(Local, Generic[Body]):
         """Let the lease end `seconds` from now. Raise LeaseLost if the receipt is no longer current."""
         await finished(self.threads.start(self.blocking.extend, receipt, seconds))
 
-    async def ack_many(self, deliveries: Sequence[Delivery[Body]]) -> None:
+    async def ack_many(self, deliveries: Sequence[Delivery[Body] | Receipt]) -> None:
         """Settle many as done in one commit. Raise LeaseLost that names the lost ones; the others are done."""
-        await finished(self.threads.start(self.blocking.ack_many, [delivery._held for delivery in deliveries]))
+        held = [each if isinstance(each, Receipt) else each._held for each in deliveries]
+        await finished(self.threads.start(self.blocking.ack_many, held))
 
     def _settle(self, items: Sequence[tuple[Receipt, MakeVerdict]]) -> list[None | BaseException]:
         makes = [partial(_settlement, receipt, make) for receipt, make in items]

@@ -462,16 +462,19 @@ class Queue(Local, Generic[Body]):
         if self.store.extend([receipt], seconds)[0] is Outcome.LOST:
             raise lost_leases([receipt])
 
-    def ack_many(self, deliveries: Sequence[Delivery[Body]]) -> None:
+    def ack_many(self, deliveries: Sequence[Delivery[Body] | Receipt]) -> None:
         """Settle many as done in one commit. Raise LeaseLost that names the lost ones; the others are done."""
+        receipts = [each if isinstance(each, Receipt) else each.receipt for each in deliveries]
+        error: LeaseLost | None = None
         try:
-            self.settler.ack_many([self._own(delivery.receipt) for delivery in deliveries])
+            self.settler.ack_many(list(map(self._own, receipts)))
         except LeaseLost as exc:
-            for delivery in deliveries:
-                delivery._settled = str(delivery.receipt) not in exc.receipts
-            raise
-        for delivery in deliveries:
-            delivery._settled = True
+            error = exc
+        for each in deliveries:
+            if not isinstance(each, Receipt):
+                each._settled = error is None or str(each.receipt) not in error.receipts
+        if error is not None:
+            raise error
 
     def _fail(self, receipt: Receipt | str, reason: str, *, delay: float | None = None, final: bool = False) -> None:
         receipt = self._own(receipt)

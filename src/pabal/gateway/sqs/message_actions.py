@@ -66,14 +66,18 @@ class MessageActions:
             except SqsError as exc:
                 answers[entry.id] = exc
         if good:
-            draft = known.queue.blocking.draft
-            drafts = await self._queues.mq.threads(
-                lambda: [draft(entry.message_body, **options) for entry, options in good]
-            )
-            published = await known.queue.publish_many(drafts)
-            for (entry, _), answer in zip(good, published, strict=True):
+            for (entry, _), answer in zip(good, await self._publish(known, good), strict=True):
                 answers[entry.id] = _sent(known, entry, answer)
         return _answered(asked.entries, [answers[entry.id] for entry in asked.entries])
+
+    async def _publish(self, known: Known, entries: Sequence[tuple[SendEntry, dict[str, Any]]]) -> list[Published]:
+        options = entries[0][1]
+        if not known.fifo and all(each == options for _, each in entries):  # as usual: drafted in the call that stores
+            shared = {name: value for name, value in options.items() if name != "dedup_key"}
+            return await known.queue.publish_many([entry.message_body for entry, _ in entries], **shared)
+        draft = known.queue.blocking.draft
+        drafts = await self._queues.mq.threads(lambda: [draft(entry.message_body, **each) for entry, each in entries])
+        return await known.queue.publish_many(drafts)
 
     async def receive(self, asked: requests.ReceiveMessage, caller: Caller) -> Result:
         known = await self._queues.of(asked.queue_url)
@@ -105,33 +109,49 @@ class MessageActions:
 
     async def delete_message(self, asked: requests.DeleteMessage, caller: Caller) -> Result:
         known = await self._queues.of(asked.queue_url)
-        await self._delete(known, messages.receipt_of(asked.receipt_handle, known.queue.name))
+        receipt = messages.receipt_of(asked.receipt_handle, known.queue.name)
+        for error in (await self._delete(known, [receipt])).values():
+            raise error
         return None
 
     async def delete_message_batch(self, asked: requests.DeleteMessageBatch, caller: Caller) -> Result:
         known = await self._queues.of(asked.queue_url)
         _check_batch(asked.entries, "DeleteMessageBatch")
+        answers: dict[str, dict[str, Any] | BaseException] = {entry.id: {} for entry in asked.entries}
+        receipts: dict[str, Receipt] = {}
+        for entry in asked.entries:
+            try:
+                receipts[entry.id] = messages.receipt_of(entry.receipt_handle, known.queue.name)
+            except SqsError as exc:
+                answers[entry.id] = exc
+        errors = await self._delete(known, list(dict.fromkeys(receipts.values())))
+        answers |= {id: errors[receipt] for id, receipt in receipts.items() if receipt in errors}
+        return _answered(asked.entries, [answers[entry.id] for entry in asked.entries])
 
-        async def one(entry: DeleteEntry) -> dict[str, Any]:
-            await self._delete(known, messages.receipt_of(entry.receipt_handle, known.queue.name))
-            return {}
+    async def _delete(self, known: Known, receipts: Sequence[Receipt]) -> dict[Receipt, SqsError]:
+        """Delete messages; return the errors of those that cannot be.
 
-        return await _each(asked.entries, one)
-
-    async def _delete(self, known: Known, receipt: Receipt) -> None:
-        """An old handle deletes too, from a standard queue: also a message that another consumer has received since."""
+        An old handle deletes too, from a standard queue: also a message that another consumer has received since.
+        """
         if known.fifo:  # there no handle counts after its time, whether or not another consumer has come
             await known.queue.sweep()
+        errors: dict[Receipt, SqsError] = {}
         try:
-            await known.queue.ack(receipt)
-        except LeaseLost:
-            entry = await known.queue.find(receipt.id)
-            if entry is None or entry.state is State.DONE:
-                return
-            if known.fifo:
-                reason = "The receipt handle has expired."
-                raise invalid_value("ReceiptHandle", messages.handle_of(receipt), reason) from None
-            await known.queue.cancel([receipt.id], inflight=True)
+            await known.queue.ack_many(receipts)
+        except LeaseLost as exc:
+            for receipt in receipts:
+                if str(receipt) in exc.receipts and (error := await self._delete_old(known, receipt)):
+                    errors[receipt] = error
+        return errors
+
+    async def _delete_old(self, known: Known, receipt: Receipt) -> SqsError | None:
+        entry = await known.queue.find(receipt.id)
+        if entry is None or entry.state is State.DONE:
+            return None
+        if known.fifo:
+            return invalid_value("ReceiptHandle", messages.handle_of(receipt), "The receipt handle has expired.")
+        await known.queue.cancel([receipt.id], inflight=True)
+        return None
 
     async def change_visibility(self, asked: requests.ChangeMessageVisibility, caller: Caller) -> Result:
         known = await self._queues.of(asked.queue_url)
