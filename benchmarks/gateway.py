@@ -13,10 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from contest import Ratio
 from scale import Scale
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for what the tests bring from registries
 
 OURS, PEERS = "gateway", ("ElasticMQ", "moto")
 CLIENTS = (1, 16)
@@ -38,11 +41,12 @@ class Server:
 @contextmanager
 def servers(place: Path) -> Iterator[list[Server]]:
     """Start all three, and end them."""
+    place.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         started = []
         for name, command in (
             (OURS, _pabal(place)),
-            ("ElasticMQ", _elasticmq(place)),
+            ("ElasticMQ", _elasticmq()),
             ("moto", [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"]),
         ):
             port = _free_port()
@@ -62,14 +66,26 @@ def _pabal(place: Path) -> list[str]:
     return [sys.executable, "-c", script, "gateway", "--url", f"sqlite:{place}/jobs.db", "--port", "{port}"]
 
 
-def _elasticmq(place: Path) -> list[str]:
-    target = _POM.parent.parent.parent / ".cache" / "elasticmq"
-    if not (target / "complete").exists():
-        command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={target}"]
-        subprocess.run(command, check=True, capture_output=True)
-        (target / "complete").touch()
+def missing() -> str:
+    """Say what keeps ElasticMQ from being started here, after trying to bring its jars; '' if nothing does."""
+    from tests.services import bringing
+
+    return bringing.missing(("mvn", "java"), _jars, "the jars of ElasticMQ, which Maven")
+
+
+def _jars() -> Path:
+    from tests.services.bringing import TIMEOUT, brought
+
+    def bring(folder: Path) -> None:
+        command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+        subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT)
+
+    return brought("elasticmq", _POM, bring)
+
+
+def _elasticmq() -> list[str]:
     options = ["-Drest-sqs.bind-port={port}", "-Dnode-address.port={port}", "-Drest-stats.enabled=false"]
-    return ["java", "-Xmx512m", *options, "-cp", f"{target}/*", "org.elasticmq.server.Main"]
+    return ["java", "-Xmx512m", *options, "-cp", f"{_jars()}/*", "org.elasticmq.server.Main"]
 
 
 def _free_port() -> int:
@@ -147,28 +163,42 @@ class Client:
         return len(found)
 
 
-def rates(place: Path, scale: Scale) -> Iterator[tuple[str, dict[str, Ratio]]]:
-    """Yield the title of each row with the messages per second of each server, measured in turns."""
+def rows() -> list[tuple[str, bool, int, int]]:
+    """Return the title of each row, whether it sends, the size of its batches, and the number of clients."""
+    return [
+        (
+            f"{'send' if sends else 'receive + delete'}, {'one at a time' if batch == 1 else 'in tens'},"
+            f" {clients} client{'s' * (clients > 1)}",
+            sends,
+            batch,
+            clients,
+        )
+        for batch in BATCHES
+        for clients in CLIENTS
+        for sends in (True, False)
+    ]
+
+
+def ratios(place: Path, scale: Scale) -> Iterator[tuple[str, dict[str, Ratio]]]:
+    """Yield each row with the ratios of ours to the others, measured in turns."""
+    ahead = min(_AHEAD, scale.small)
     with servers(place) as running:
         for server in running:
             asyncio.run(_make_queue(server))
-        for batch in BATCHES:
-            for clients in CLIENTS:
-                for what in ("send", "receive + delete"):
-                    found: dict[str, list[float]] = {server.name: [] for server in running}
-                    for _ in range(max(1, scale.rounds // 2)):
-                        for server in running:
-                            found[server.name].append(
-                                asyncio.run(_rate(server, what == "send", batch, clients, scale.slice * 2))
-                            )
-                    many = f"{clients} client{'s' * (clients > 1)}"
-                    how = "one at a time" if batch == 1 else "in tens"
-                    yield f"{what}, {how}, {many}", {name: _ratio(each) for name, each in found.items()}
+            for sends in (True, False):  # a JVM compiles what it does often
+                asyncio.run(_rate(server, sends, 10, 16, scale.slice * 30, ahead))
+        for title, sends, batch, clients in rows():
+            rounds: list[dict[str, float]] = []
+            for _ in range(scale.backlog_rounds):
+                seconds = scale.slice * 2
+                rounds.append({s.name: asyncio.run(_rate(s, sends, batch, clients, seconds, ahead)) for s in running})
+            yield title, {peer: _ratio(rounds, peer) for peer in PEERS}
 
 
-def _ratio(found: list[float]) -> Ratio:
-    middle = sorted(found)[len(found) // 2]
-    return Ratio(middle, min(found), max(found), middle, 1.0)
+def _ratio(rounds: list[dict[str, float]], peer: str) -> Ratio:
+    found = [each[OURS] / each[peer] for each in rounds]
+    rates = (median(each[name] for each in rounds) for name in (OURS, peer))
+    return Ratio(median(found), min(found), max(found), *rates)
 
 
 async def _make_queue(server: Server) -> None:
@@ -177,10 +207,10 @@ async def _make_queue(server: Server) -> None:
     client.close()
 
 
-async def _rate(server: Server, sends: bool, batch: int, clients: int, seconds: float) -> float:
+async def _rate(server: Server, sends: bool, batch: int, clients: int, seconds: float, ahead: int) -> float:
     opened = await asyncio.gather(*(Client(server).open() for _ in range(clients)))
     if not sends:
-        await asyncio.gather(*(_fill(client, _AHEAD // clients) for client in opened))
+        await asyncio.gather(*(_fill(client, max(1, ahead // clients)) for client in opened))
     done, begun = 0, time.perf_counter()
 
     async def work(client: Client) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import agents
 import chat
 import footprint
+import gateway
 import growth
 import realm
 import tasks
@@ -47,6 +48,7 @@ ROUND_TRIP = "mailbox: round trip of a publish"
 MANAGER = "mailbox: an idle manager"
 AGENTS = "ignite: moved in until its agent's command runs"
 AGENTS_AIM = 50.0
+GATEWAY, GATEWAY_AIM = "SQS gateway on sqlite: ", 1.0
 DISPATCHES = "kingdom: events dispatched, files"
 SOLDIERS = "kingdom: moved in until its soldier begins"
 KINGDOM = "kingdom: idle, six roles, CPU"
@@ -127,6 +129,7 @@ class Run:
 
         if self._only in AGENTS:
             yield from self._agents()
+        yield from self._gateway()
         yield from self._kingdom()
         yield from self._chat()
 
@@ -153,6 +156,18 @@ class Run:
             _tell(title)
             found = agents.latency(self._fresh(f"ignite-{backlog}"), self._scale, self._chance, backlog)
             yield from _latency(title, found, None, AGENTS_AIM)
+
+    def _gateway(self) -> Iterator[Line]:
+        if not any(self._only in f"{GATEWAY}{title}" for title, *_ in gateway.rows()):
+            return
+        if reason := gateway.missing():
+            for title, *_ in gateway.rows():
+                yield Line(f"{GATEWAY}{title}", f"needs {reason}")
+            return
+        _tell(f"{GATEWAY}sends and receives")
+        for title, found in gateway.ratios(self._fresh("gateway"), self._scale):
+            for peer, ratio in found.items():
+                yield Line(f"{GATEWAY}{title}, to {peer}, which does not sync", ratio, GATEWAY_AIM)
 
     def _kingdom(self) -> Iterator[Line]:
         if self._only in DISPATCHES:

@@ -99,6 +99,22 @@ ignite: moved in until its agent's command runs, 0 waiting, p50, ms
 ignite: moved in until its agent's command runs, 0 waiting, p99, ms
 ignite: moved in until its agent's command runs, 40 waiting, p50, ms
 ignite: moved in until its agent's command runs, 40 waiting, p99, ms
+SQS gateway on sqlite: send, one at a time, 1 client, to ElasticMQ, which does not sync
+SQS gateway on sqlite: send, one at a time, 1 client, to moto, which does not sync
+SQS gateway on sqlite: receive + delete, one at a time, 1 client, to ElasticMQ, which does not sync
+SQS gateway on sqlite: receive + delete, one at a time, 1 client, to moto, which does not sync
+SQS gateway on sqlite: send, one at a time, 16 clients, to ElasticMQ, which does not sync
+SQS gateway on sqlite: send, one at a time, 16 clients, to moto, which does not sync
+SQS gateway on sqlite: receive + delete, one at a time, 16 clients, to ElasticMQ, which does not sync
+SQS gateway on sqlite: receive + delete, one at a time, 16 clients, to moto, which does not sync
+SQS gateway on sqlite: send, in tens, 1 client, to ElasticMQ, which does not sync
+SQS gateway on sqlite: send, in tens, 1 client, to moto, which does not sync
+SQS gateway on sqlite: receive + delete, in tens, 1 client, to ElasticMQ, which does not sync
+SQS gateway on sqlite: receive + delete, in tens, 1 client, to moto, which does not sync
+SQS gateway on sqlite: send, in tens, 16 clients, to ElasticMQ, which does not sync
+SQS gateway on sqlite: send, in tens, 16 clients, to moto, which does not sync
+SQS gateway on sqlite: receive + delete, in tens, 16 clients, to ElasticMQ, which does not sync
+SQS gateway on sqlite: receive + delete, in tens, 16 clients, to moto, which does not sync
 kingdom: events dispatched, files, per s
 kingdom: moved in until its soldier begins, p50, ms
 kingdom: moved in until its soldier begins, p99, ms
