@@ -134,7 +134,7 @@ class MessageActions:
         An old handle deletes too, from a standard queue: also a message that another consumer has received since.
         """
         if known.fifo:  # there no handle counts after its time, whether or not another consumer has come
-            await known.queue.sweep()
+            await self._queues.mq.threads(known.queue.blocking.settler.judge_expired)
         errors: dict[Receipt, SqsError] = {}
         try:
             await known.queue.ack_many(receipts)
