@@ -47,7 +47,8 @@ class Chat:
         for _ in range(count):
             self._count += 1
             user = self._ledger.add_user(f"user{self._count}@example.org", "no hash")
-            found.append((user.id, self._tokens.login(user.id, user.email)[0]))
+            session = self._ledger.open_session(user.id, lifetime=86_400, address="", agent="")
+            found.append((user.id, self._tokens.login(user.id, user.email, session.id)[0]))
         return found
 
     def room(self, users: Sequence[tuple[str, str]]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import socketio
 
 from pabal.cli.exits import Exit
 from tests.cli.command import Pabal
@@ -128,7 +129,10 @@ def test_operators_look_after_users_rooms_and_old_messages(pabal: Pabal) -> None
     assert pabal("chat", "invite", "x", *root).code == Exit.STORE
     url = f"{address}/rooms/{room}/messages"
     until(lambda: httpx2.get(url, headers=ann).json()["messages"])
+    socket = socketio.SimpleClient()
+    socket.connect(address, auth={"token": tokens[0]}, transports=["polling"])
     [reset] = pabal("chat", "reset-password", "ANN@example.org", *root, "--json").documents
+    assert socket.receive(20) == ["expired", {}]  # before the gateway would have asked the database again
     again = {"email": "ann@example.org", "password": reset["password"]}
     assert httpx2.post(f"{address}/auth/login", json=again).status_code == 200
     assert "registration is closed" in pabal.ok("chat", "registration", "closed", *root)

@@ -205,18 +205,26 @@ def invite(room: str, address: str | None, secret_file: Path | None, root: Path,
 
 @click.command("reset-password")
 @click.argument("email")
+@click.option(
+    "--topics",
+    metavar="URL",
+    envvar="PABAL_CHAT_TOPICS",
+    help="The topics of a chat at scale, to end the user's sessions at once.",
+)
 @_place_options
-def reset_password(email: str, root: Path, db: str | None, as_json: bool) -> None:
+def reset_password(email: str, topics: str | None, root: Path, db: str | None, as_json: bool) -> None:
     """Give a user a new password, and print it.
 
-    All sessions of the user end: gateways refuse them within a minute.
+    All sessions of the user end, and their sockets are disconnected: at once, or without --topics within half a minute.
 
     \b
     Examples:
       pabal chat reset-password ann@example.org
     """
     with _operator(root, db) as operator:
-        password = operator.reset_password(email)
+        from pabal.apps.chat.up import ChatFolder
+
+        password = operator.reset_password(email, ChatFolder(root).topics if db is None else topics)
     click.echo(json_text({"email": email, "password": password}) if as_json else f"new password: {password}")
 
 

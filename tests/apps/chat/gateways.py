@@ -156,7 +156,13 @@ class Site:
 
     @contextmanager
     def gateway(
-        self, *, clock: Clock | None = None, ledger: Any = None, origins: Origins | None = None, **limits: int
+        self,
+        *,
+        clock: Clock | None = None,
+        ledger: Any = None,
+        topics: Any = None,
+        origins: Origins | None = None,
+        **limits: int,
     ) -> Iterator[RunningGateway]:
         settings = Settings(
             name=f"g-{new_token()}",
@@ -165,7 +171,7 @@ class Site:
             limits=with_limits(limits) if limits else Limits(),
             origins=origins or Origins(),
         )
-        running = RunningGateway(self.topics, ledger or self.ledger, settings, clock or SystemClock())
+        running = RunningGateway(topics or self.topics, ledger or self.ledger, settings, clock or SystemClock())
         try:
             yield running
         finally:
@@ -189,7 +195,8 @@ class Site:
     def person(self, name: str = "ann", lifetime: float = 86_400.0) -> "Person":
         """Add a user who is logged in, without the time that passwords take."""
         user = self.ledger.add_user(f"{name}-{new_token()}@example.org", "no hash")
-        token, _ = Tokens(SECRET, SystemClock(), lifetime=lifetime).login(user.id, user.email)
+        session = self.ledger.open_session(user.id, lifetime=lifetime, address="", agent="").id
+        token, _ = Tokens(SECRET, SystemClock(), lifetime=lifetime).login(user.id, user.email, session)
         return Person(user.id, user.email, token)
 
     def room(self, *members: "Person", open: bool = False) -> str:

@@ -23,10 +23,11 @@ def test_the_files_are_what_the_types_say() -> None:
 
 def test_every_route_and_every_event_stands_in_them(embedded_site: Site) -> None:
     with embedded_site.gateway() as running:
-        context, rates = running.gateway._context, running.gateway._rates
+        gateway = running.gateway
+        context, rates, sockets = gateway._context, gateway._rates, gateway._sockets
         endpoints: list[Any] = [
-            AccountEndpoints(context, rates),
-            RoomEndpoints(context),
+            AccountEndpoints(context, rates, sockets),
+            RoomEndpoints(context, sockets),
             MessageEndpoints(context),
             ImageEndpoints(context, rates),
         ]

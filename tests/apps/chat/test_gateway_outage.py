@@ -66,13 +66,13 @@ async def test_a_membership_is_asked_for_once_and_kept_for_half_a_minute(site: S
     with site.gateway(ledger=ledger, clock=clock) as gateway:
         async with ann.socket(gateway) as a:
             await asyncio.gather(*(a.send(room, f"{number}") for number in range(10)))
-            assert ledger.asked("is_member") == 1
+            assert ledger.asked("memberships") == 1
             clock.advance(29)
             await a.send(room, "remembered")
-            assert ledger.asked("is_member") == 1
+            assert ledger.asked("memberships") == 1
             clock.advance(2)
             await a.send(room, "asked again")
-            await until(lambda: ledger.asked("is_member") == 2)  # in the background
+            await until(lambda: ledger.asked("memberships") == 2)  # in the background
 
 
 @played

@@ -16,7 +16,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 def test_a_login_speaks_for_its_user_until_it_ends() -> None:
     clock = ManualClock()
     tokens = Tokens(SECRET, clock, lifetime=60)
-    token, ends = tokens.login("id", "ann@example.org")
+    token, ends = tokens.login("id", "ann@example.org", "session")
     found = tokens.read_login(token)
     assert found is not None and found.user_id == "id" and found.email == "ann@example.org"
     assert found.expires_at == ends == clock.now() + 60
@@ -29,14 +29,15 @@ def test_a_login_speaks_for_its_user_until_it_ends() -> None:
 def test_a_token_of_another_secret_kind_or_algorithm_is_none() -> None:
     clock = ManualClock()
     tokens = Tokens(SECRET, clock)
-    claims = {"sub": "id", "email": "x", "aud": "pabal-chat", "exp": clock.now() + 60}
+    claims = {"sub": "id", "sid": "session", "email": "x", "aud": "pabal-chat", "exp": clock.now() + 60}
     assert tokens.read_login(jwt.encode(claims, SECRET, "HS256")) is not None
     bad = [
-        Tokens(SECRET[::-1], clock).login("id", "x")[0],
+        Tokens(SECRET[::-1], clock).login("id", "x", "session")[0],
         tokens.invitation("id", "number")[0],
         jwt.encode(claims, SECRET * 2, "HS512"),
         jwt.encode(claims, "", "none"),  # what an attacker would send
         jwt.encode({**claims, "aud": "another"}, SECRET, "HS256"),
+        jwt.encode({**claims, "sid": ""}, SECRET, "HS256"),  # no session, so nobody could end it
         "a.b.c",
         jwt.encode({name: claims[name] for name in ("sub", "aud")}, SECRET, "HS256"),
         jwt.encode({name: claims[name] for name in ("exp", "aud")}, SECRET, "HS256"),
@@ -51,7 +52,9 @@ def test_an_invitation_is_for_one_room_and_no_login_is_one() -> None:
     tokens = Tokens(SECRET, clock, invitation_lifetime=60)
     token, _ = tokens.invitation("room", "number")
     assert tokens.read_invitation(token) == ("room", "number")
-    assert tokens.read_invitation(tokens.login("room", "x")[0]) is None and tokens.read_invitation(None) is None
+    assert (
+        tokens.read_invitation(tokens.login("room", "x", "session")[0]) is None and tokens.read_invitation(None) is None
+    )
     clock.advance(60)
     assert tokens.read_invitation(token) is None
 

@@ -75,16 +75,16 @@ def test_sessions_end_one_by_one_and_all_at_once(ledger: Ledger, clock: ManualCl
     ids = []
     for number in range(3):
         clock.advance(1)
-        ids.append(ledger.open_session(who.ann, lifetime=DAY, address="127.0.0.1", agent=f"browser {number}"))
+        ids.append(ledger.open_session(who.ann, lifetime=DAY, address="127.0.0.1", agent=f"browser {number}").id)
     assert [found.id for found in ledger.sessions_of(who.ann)] == ids[::-1]
     assert not ledger.end_session(who.bob, ids[0]) and ledger.end_session(who.ann, ids[0])
-    assert [ledger.is_live(id) for id in ids] == [False, True, True]
+    assert ledger.live_sessions(ids) == set(ids[1:]) and ledger.live_sessions([]) == set()
     clock.advance(DAY - 10)
     assert ledger.renew_session(ids[1], lifetime=DAY) and not ledger.renew_session(ids[0], lifetime=DAY)
     clock.advance(60)
     assert [found.id for found in ledger.sessions_of(who.ann)] == [ids[1]]
-    last = ledger.open_session(who.ann, lifetime=DAY, address="", agent="")
-    assert ledger.set_password(who.ann, "other", keep=last) == [ids[1]] and ledger.is_live(last)
+    last = ledger.open_session(who.ann, lifetime=DAY, address="", agent="").id
+    assert ledger.set_password(who.ann, "other", keep=last) == [ids[1]] and ledger.live_sessions([last])
 
 
 def test_an_owner_renames_and_removes_and_is_followed_by_the_oldest_member(ledger: Ledger, clock: ManualClock) -> None:

@@ -1,19 +1,23 @@
 """What the operator of a chat does: passwords, invitations, registration, retention. Each act is noted in the audit.
 
-Sessions that a new password ends are refused by running gateways within a minute, when they ask the ledger again.
+A new password ends sessions. Gateways hear of it through the topics, or ask the ledger within half a minute.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pabal.apps.chat.errors import RoomUnknown, UserUnknown
+from pabal.apps.chat.errors import TRANSIENT, RoomUnknown, UserUnknown
+from pabal.apps.chat.events import PRESENCE, as_client
 from pabal.apps.chat.gateway.auth import Tokens, password_hash
 from pabal.apps.chat.gateway.images import old_images, remove_image
+from pabal.apps.chat.gateway.presence import Ended, record_of
 from pabal.apps.chat.ledger import Ledger
+from pabal.connect import connect_topics
 
 _PASSWORD_BYTES = 12
 _PAGE = 500
@@ -42,14 +46,20 @@ class Operator:
     def __init__(self, ledger: Ledger, actor: str) -> None:
         self._ledger, self._actor = ledger, actor
 
-    def reset_password(self, email: str) -> str:
-        """Give a user a new password, end all of the user's sessions and return the password."""
+    def reset_password(self, email: str, topics_url: str | None) -> str:
+        """Give a user a new password, end all of the user's sessions and return the password.
+
+        The end is announced in the topics, if they are given and answer.
+        """
         user = self._ledger.user_by_email(email)
         if user is None:
             raise UserUnknown(f"no user has the email {email!r:.80}: see `pabal chat users`")
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
         ended = self._ledger.set_password(user.id, password_hash(password))
         self._ledger.audit(self._actor, "reset-password", user.email, f"{len(ended)} sessions ended")
+        if topics_url and ended:
+            with suppress(*TRANSIENT), connect_topics(as_client(topics_url, "operator", self._actor)) as topics:
+                topics.driver.append(PRESENCE, [record_of(Ended(ended))])
         return password
 
     def invite(self, room_id: str, tokens: Tokens) -> Invitation:

@@ -30,7 +30,7 @@ from pabal.apps.chat.gateway.catch_up import CatchUp, Floors
 from pabal.apps.chat.gateway.context import Context, Rates
 from pabal.apps.chat.gateway.guard import Guard
 from pabal.apps.chat.gateway.images import Images
-from pabal.apps.chat.gateway.ledger_calls import LedgerCalls, LiveSessions, Memberships
+from pabal.apps.chat.gateway.ledger_calls import LASTS, LedgerCalls, LiveSessions, Memberships
 from pabal.apps.chat.gateway.limits import Limits
 from pabal.apps.chat.gateway.operations import Operations, State
 from pabal.apps.chat.gateway.presence import (
@@ -136,7 +136,9 @@ class Gateway:
             local=self._local,
         )
         self._presence_updates = PresenceUpdates(self._context, self.server, self._sockets, sessions)
-        self._housekeeping = Housekeeping(self.server, sessions, self._local, self._presence_updates, clock, limits)
+        self._housekeeping = Housekeeping(
+            self.server, sessions, self._sockets, self._local, self._presence_updates, clock, limits
+        )
         self._followers: list[Follower] = []
         self._housekeeper: asyncio.Task[None] | None = None
         self.asgi = self._assembled()
@@ -208,8 +210,8 @@ class Gateway:
     def _assembled(self) -> ASGIApp:
         door = Door(self._context, self._rates)
         routes = [
-            *AccountEndpoints(self._context, self._rates).routes(door),
-            *RoomEndpoints(self._context).routes(door),
+            *AccountEndpoints(self._context, self._rates, self._sockets).routes(door),
+            *RoomEndpoints(self._context, self._sockets).routes(door),
             *MessageEndpoints(self._context).routes(door),
             *ImageEndpoints(self._context, self._rates).routes(door),
             Route("/health", _health, methods=["GET"]),
@@ -248,19 +250,22 @@ class Page(StaticFiles):
 
 
 class Housekeeping:
-    """What a gateway does every second: expire presence, close sockets that never log in or never read."""
+    """What a gateway does every second: expire presence, close sockets that never log in, never read or have ended."""
 
     def __init__(
         self,
         server: Server,
         sessions: Sessions,
+        sockets: Sockets,
         local: LocalSockets,
         presence_updates: PresenceUpdates,
         clock: Clock,
         limits: Limits,
     ) -> None:
-        self._server, self._sessions, self._local, self._presence_updates = server, sessions, local, presence_updates
-        self._clock, self._limits = clock, limits
+        self._server, self._sessions, self._sockets, self._local = server, sessions, sockets, local
+        self._presence_updates, self._clock, self._limits = presence_updates, clock, limits
+        self._rechecked_at = clock.boot()
+        self._recheck: asyncio.Task[None] | None = None
         self._unauthenticated: dict[str, float] = {}
         self.cut_off = 0  # clients that did not read
 
@@ -276,12 +281,20 @@ class Housekeeping:
         self._local.tick()
         await self._presence_updates.tick()
         await self._close_unauthenticated()
+        self._begin_recheck()
         for session in self._sessions.all():
             if (behind := self._server.behind(session.sid)) > self._limits.waiting:
                 facts = {"user": session.user, "packets": behind}
                 log.warning("a client of %(user)s that does not read was cut off with %(packets)d packets", facts)
                 self.cut_off += 1
                 await self._server.cut_off(self._server.connection_of(session.sid), at_once=True)
+
+    def _begin_recheck(self) -> None:
+        """Check sessions and memberships of all sockets, in a task of its own: the database may hang."""
+        now = self._clock.boot()
+        if now - self._rechecked_at >= LASTS and (self._recheck is None or self._recheck.done()):
+            self._rechecked_at = now
+            self._recheck = asyncio.create_task(self._sockets.recheck())
 
     async def _close_unauthenticated(self) -> None:
         now = self._clock.boot()
@@ -303,8 +316,9 @@ class PresenceUpdates:
         for event, age in events:
             match event:
                 case Belongs(user, room, member):
-                    self._context.memberships.learn(room, user, member)
-                    if not member:
+                    if member:
+                        self._context.memberships.learn(room, user, True)
+                    else:
                         await self._sockets.evict(user, room)
                     await self._server.emit("membership", {"roomId": room, "member": member}, to=user_name(user))
                 case HasRead(user, room, sequence):
@@ -313,9 +327,7 @@ class PresenceUpdates:
                 case Renamed(room, name):
                     await self._server.emit("roomRenamed", {"roomId": room, "name": name}, to=room_name(room))
                 case Ended(sessions):
-                    for session in sessions:
-                        self._context.sessions.learn(session, False)
-                    await self._sockets.end(frozenset(sessions))
+                    await self._sockets.end(sessions)
                 case Typing(user, room):
                     typing = {"roomId": room, "userId": user}
                     await self._server.emit("typing", typing, to=room_name(room), skip_sid=self._own(user))

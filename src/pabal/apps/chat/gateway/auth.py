@@ -36,12 +36,12 @@ _LOGIN, _INVITATION = "pabal-chat", "pabal-chat-invitation"
 
 
 class Login(NamedTuple):
-    """The user of a token, when it ends, and the session that it belongs to, '' for a token that has none."""
+    """The user of a token, when it ends, and the session that it belongs to."""
 
     user_id: str
     email: str
     expires_at: float
-    session: str = ""
+    session: str
 
 
 class Invited(NamedTuple):
@@ -69,16 +69,16 @@ class Tokens:
     def invitation_lifetime(self) -> float:
         return self._invitation_lifetime
 
-    def login(self, user_id: str, email: str, session: str = "") -> tuple[str, float]:
+    def login(self, user_id: str, email: str, session: str) -> tuple[str, float]:
         """Return a token for a user, and when it ends."""
         return self._sign({"sub": user_id, "email": email, "sid": session, "aud": _LOGIN}, self._lifetime)
 
     def read_login(self, token: object) -> Login | None:
         """Return the login of a token; None if it is not ours or has ended."""
         claims = self._read(token, _LOGIN)
-        if claims is None:
+        if claims is None or not claims.get("sid"):
             return None
-        return Login(claims["sub"], str(claims.get("email", "")), float(claims["exp"]), str(claims.get("sid", "")))
+        return Login(claims["sub"], str(claims.get("email", "")), float(claims["exp"]), str(claims["sid"]))
 
     def invitation(self, room_id: str, id: str) -> tuple[str, float]:
         """Return an invitation to a room, and when it ends."""

@@ -4,13 +4,14 @@
   further calls fail at once instead of waiting behind it.
 - A known membership or session is answered from memory, however old it is; the ledger is asked in the background. So
   the database never delays a message of a member, whether it is slow, hung or down.
+- What other gateways changed usually comes as an event. `recheck` finds what did not, for all sockets at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
 from pabal.aio.calls import THREADS, Threads
@@ -29,6 +30,7 @@ _SLOW = 3.0  # seconds after which a call that has not returned means that the d
 LASTS = 30.0  # seconds after which the ledger is asked again
 _FIRST_ANSWER = 1.0  # seconds that the first question about something may take
 _MANY = 200_000  # answers above which the older half is forgotten
+_TOGETHER = 500  # questions in one statement
 
 
 class LedgerCalls:
@@ -86,9 +88,9 @@ class _Known(NamedTuple):
 class Remembered(Generic[K]):
     """Questions to the ledger with yes or no, answered from memory where possible. For one event loop."""
 
-    def __init__(self, calls: LedgerCalls, clock: Clock, question: Callable[[K], bool]) -> None:
-        """`calls` are for such questions alone: those in the background must not hold up what users wait for."""
-        self._calls, self._clock, self._question = calls, clock, question
+    def __init__(self, calls: LedgerCalls, clock: Clock, true_of: Callable[[Sequence[K]], Collection[K]]) -> None:
+        """`true_of` asks the ledger. `calls` are for such questions alone: users must not wait behind them."""
+        self._calls, self._clock, self._true_of = calls, clock, true_of
         self._known: dict[K, _Known] = {}
         self._asking: dict[K, asyncio.Task[bool]] = {}
 
@@ -109,9 +111,24 @@ class Remembered(Generic[K]):
         if self._calls.down:
             raise Outage("this is not known, and the chat's database does not answer")
         try:
-            return await asyncio.wait_for(asyncio.shield(self._ask(key)), _FIRST_ANSWER)
+            asked = await asyncio.wait_for(asyncio.shield(self._ask(key)), _FIRST_ANSWER)
         except TimeoutError as exc:
             raise Outage("this is not known, and the chat's database does not answer") from exc
+        learned = self._known.get(key)  # what was learned meanwhile is newer
+        return asked if learned is None else learned.value
+
+    async def recheck(self, keys: Sequence[K]) -> list[K]:
+        """Ask the ledger about many things together; return those whose answer is no. Outage: it does not answer."""
+        if self._calls.down:
+            raise Outage("the chat's database does not answer")
+        for start in range(0, len(keys), _TOGETHER):
+            page = keys[start : start + _TOGETHER]
+            before = {key: self._known.get(key) for key in page}
+            found = await self._calls(self._true_of, page)
+            for key, known in before.items():
+                if self._known.get(key) is known:  # else what was learned meanwhile is newer
+                    self._remember(key, key in found)
+        return [key for key in keys if (known := self._known.get(key)) is not None and not known.value]
 
     def learn(self, key: K, value: bool) -> None:
         """Note an answer that is newer than what the ledger may be answering at the moment."""
@@ -133,7 +150,7 @@ class Remembered(Generic[K]):
     async def _answer(self, key: K) -> bool:
         this = asyncio.current_task()
         try:
-            value = await self._calls(self._question, key)
+            value = key in await self._calls(self._true_of, [key])
             if self._asking.get(key) is this:
                 self._remember(key, value)
             return value
@@ -153,8 +170,8 @@ class Memberships:
     """Whether users are members of rooms."""
 
     def __init__(self, calls: LedgerCalls, clock: Clock) -> None:
-        self._asked = Remembered[tuple[str, str]](calls, clock, lambda key: calls.ledger.is_member(*key))
-        self.close = self._asked.close
+        self._asked = Remembered[tuple[str, str]](calls, clock, lambda pairs: calls.ledger.memberships(pairs))
+        self.close, self.recheck = self._asked.close, self._asked.recheck
 
     async def has(self, room_id: str, user_id: str) -> bool:
         """Return whether a user is a member; Outage if it is not known and the ledger does not answer."""
@@ -169,18 +186,18 @@ class LiveSessions:
     """Whether the sessions of tokens were ended. While the ledger does not answer, an unknown one counts as live."""
 
     def __init__(self, calls: LedgerCalls, clock: Clock) -> None:
-        self._asked = Remembered[str](calls, clock, lambda session: calls.ledger.is_live(session))
-        self.close = self._asked.close
+        self._asked = Remembered[str](calls, clock, lambda sessions: calls.ledger.live_sessions(sessions))
+        self.close, self.recheck = self._asked.close, self._asked.recheck
 
     async def live(self, session: str) -> bool:
         try:
-            return not session or await self._asked.answer(session)
+            return await self._asked.answer(session)
         except Outage:
             return True
 
     def ended(self, session: str) -> bool:
         """Return whether a session is known to be ended, without waiting."""
-        return bool(session) and self._asked.known(session) is False
+        return self._asked.known(session) is False
 
     def learn(self, session: str, live: bool) -> None:
         self._asked.learn(session, live)

@@ -24,6 +24,7 @@ from pabal.apps.chat.gateway.bodies import (
 from pabal.apps.chat.gateway.context import Context, Rates
 from pabal.apps.chat.gateway.presence import Ended, record_of
 from pabal.apps.chat.gateway.rest import Door, address_of, invalid, uuid_in
+from pabal.apps.chat.gateway.sockets import Sockets
 from pabal.apps.chat.ledger.names import checked_name
 from pabal.apps.chat.ledger.values import User
 from pabal.clock import iso_stamp
@@ -33,8 +34,8 @@ _AGENT = 200  # characters of the name of a browser that are kept
 
 
 class AccountEndpoints:
-    def __init__(self, context: Context, rates: Rates) -> None:
-        self._context, self._rates = context, rates
+    def __init__(self, context: Context, rates: Rates, sockets: Sockets) -> None:
+        self._context, self._rates, self._sockets = context, rates, sockets
         self._calls, self._ledger = context.calls, context.calls.ledger
 
     def routes(self, door: Door) -> list[Route]:
@@ -75,19 +76,16 @@ class AccountEndpoints:
 
     async def logout(self, request: Request, login: Login) -> Response:
         """End the session of this token, on all gateways and in all tabs."""
-        if login.session:
-            await self._calls(self._ledger.end_session, login.user_id, login.session)
-            self._ended([login.session])
+        await self._calls(self._ledger.end_session, login.user_id, login.session)
+        await self._ended([login.session])
         return answer(Success())
 
     async def renew(self, request: Request, login: Login) -> Response:
         """Return a new token of the same session."""
-        user, session = await self._user(login), login.session
-        if not session:
-            session = await self._open_session(request, user.id)
-        elif not await self._calls(self._ledger.renew_session, session, lifetime=self._context.tokens.lifetime):
+        user, lifetime = await self._user(login), self._context.tokens.lifetime
+        if not await self._calls(self._ledger.renew_session, login.session, lifetime=lifetime):
             raise RequestRefused(401, "NotAuthenticated", "this session was ended: log in again")
-        return self._logged_in(user, session)
+        return self._logged_in(user, login.session)
 
     async def me(self, request: Request, login: Login) -> Response:
         try:
@@ -109,7 +107,7 @@ class AccountEndpoints:
         if not await self._context.passwords.matches(user.password_hash, asked.password):
             raise RequestRefused(403, "WrongPassword", "the old password is wrong")
         hashed = await self._context.passwords.hash(asked.new_password)
-        self._ended(await self._calls(self._ledger.set_password, user.id, hashed, keep=login.session))
+        await self._ended(await self._calls(self._ledger.set_password, user.id, hashed, keep=login.session))
         return answer(Success())
 
     async def sessions(self, request: Request, login: Login) -> Response:
@@ -120,7 +118,7 @@ class AccountEndpoints:
         session = uuid_in(request, "session_id")
         if not await self._calls(self._ledger.end_session, login.user_id, session):
             raise RequestRefused(404, "SessionUnknown", "you have no such session")
-        self._ended([session])
+        await self._ended([session])
         return answer(Success())
 
     def _logged_in(self, user: User, session: str) -> Response:
@@ -128,15 +126,16 @@ class AccountEndpoints:
         return answer(LoginOut(access_token=token, expires_at=iso_stamp(ends), user=user_out(user)))
 
     async def _open_session(self, request: Request, user_id: str) -> str:
-        session = await self._calls(
+        opened = await self._calls(
             self._ledger.open_session,
             user_id,
             lifetime=self._context.tokens.lifetime,
             address=address_of(request),
             agent=request.headers.get("user-agent", "")[:_AGENT],
         )
-        self._context.sessions.learn(session, True)
-        return session
+        self._context.sessions.learn(opened.id, True)
+        await self._ended(opened.ended)
+        return opened.id
 
     async def _user(self, login: Login) -> User:
         user = await self._calls(self._ledger.user, login.user_id)
@@ -144,12 +143,11 @@ class AccountEndpoints:
             raise UserUnknown("there is no such user: register")
         return user
 
-    def _ended(self, sessions: list[str]) -> None:
-        """End sessions here at once, and on the other gateways through the presence topic."""
-        for session in sessions:
-            self._context.sessions.learn(session, False)
+    async def _ended(self, sessions: list[str]) -> None:
+        """Disconnect the sockets of sessions here at once, and on the other gateways through the presence topic."""
         if sessions:
             self._context.announcements.append_later(record_of(Ended(sessions)))
+            await self._sockets.end(sessions)
 
 
 def _name(text: str) -> str:

@@ -30,14 +30,15 @@ from pabal.apps.chat.gateway.bodies import (
 from pabal.apps.chat.gateway.context import Context, system
 from pabal.apps.chat.gateway.presence import Belongs, Renamed, record_of
 from pabal.apps.chat.gateway.rest import Door, after_of, ids_of, invalid, limit_of, require_member, room_of, uuid_in
+from pabal.apps.chat.gateway.sockets import Sockets
 from pabal.apps.chat.ledger.values import Invitation
 from pabal.clock import iso_stamp
 from pabal.errors import InvalidInput
 
 
 class RoomEndpoints:
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, sockets: Sockets) -> None:
+        self._context, self._sockets = context, sockets
         self._calls, self._ledger = context.calls, context.calls.ledger
 
     def routes(self, door: Door) -> list[Route]:
@@ -60,7 +61,7 @@ class RoomEndpoints:
         asked = await body_of(request, NewRoom, self._context.limits.frame)
         await self._require_space(login)
         room = await self._calls(self._ledger.create_room, asked.name.strip(), login.user_id, open=asked.open)
-        self._belongs(room.id, login.user_id, True)
+        await self._belongs(room.id, login.user_id, True)
         return answer(new_room_out(room), 201)
 
     async def list(self, request: Request, login: Login) -> Response:
@@ -130,7 +131,7 @@ class RoomEndpoints:
         await self._require_space(login)
         if not await self._calls(self._ledger.join, room_id, login.user_id):
             raise _already()
-        self._belongs(room_id, login.user_id, True)
+        await self._belongs(room_id, login.user_id, True)
         await self._announce(room_id, login, {"event": "joined", "userId": login.user_id})
         return answer(new_room_out(room))
 
@@ -139,7 +140,7 @@ class RoomEndpoints:
         if not await self._calls(self._ledger.leave, room_id, login.user_id):
             await require_member(self._context, room_id, login)
             raise NotMember("you are no member of this room")
-        self._belongs(room_id, login.user_id, False)
+        await self._belongs(room_id, login.user_id, False)
         await self._announce(room_id, login, {"event": "left", "userId": login.user_id})
         return answer(Success())
 
@@ -147,7 +148,7 @@ class RoomEndpoints:
         """Remove another member; only the owner of the room may."""
         room_id, member = room_of(request), uuid_in(request, "user_id")
         await self._calls(self._ledger.remove_member, room_id, login.user_id, member)
-        self._belongs(room_id, member, False)
+        await self._belongs(room_id, member, False)
         await self._announce(room_id, login, {"event": "removed", "userId": member})
         return answer(Success())
 
@@ -192,10 +193,13 @@ class RoomEndpoints:
         if len(await self._calls(self._ledger.rooms_of, login.user_id, limit=most)) >= most:
             raise RequestRefused(409, "TooManyRooms", f"a user is in at most {most} rooms: leave one")
 
-    def _belongs(self, room_id: str, user_id: str, member: bool) -> None:
+    async def _belongs(self, room_id: str, user_id: str, member: bool) -> None:
         """Update this gateway at once, and the others through the presence topic."""
-        self._context.memberships.learn(room_id, user_id, member)
         self._context.announcements.append_later(record_of(Belongs(user_id, room_id, member)))
+        if member:
+            self._context.memberships.learn(room_id, user_id, True)
+        else:
+            await self._sockets.evict(user_id, room_id)
 
     async def _announce(self, room_id: str, login: Login, document: dict[str, str]) -> None:
         """Tell the room in a SYSTEM message, with the name of the user that it is about."""

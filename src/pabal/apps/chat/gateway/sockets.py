@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 from socketio.exceptions import ConnectionRefusedError
@@ -104,17 +105,30 @@ class Sockets:
     async def renew(self, session: Session, data: object) -> Ack:
         """Take a newer token of the same user, so that this socket lasts as long as that token."""
         login = self._context.tokens.read_login(value_of(data, Renewal).token)
-        if login is None or login.user_id != session.user:
+        if login is None or login.user_id != session.user or not await self._context.sessions.live(login.session):
             raise _unknown()
-        session.login = login
-        self._set_end(session)
+        if self._sessions.get(session.sid) is session:
+            session.login = login
+            self._set_end(session)
         return {"success": True}
 
-    async def end(self, sessions: frozenset[str]) -> None:
+    async def end(self, sessions: Collection[str]) -> None:
         """Disconnect the sockets of sessions that were ended."""
-        for session in self._sessions.all():
-            if session.login.session in sessions:
-                await self._say_goodbye(session.sid)
+        for session in sessions:
+            self._context.sessions.learn(session, False)
+        for socket in self._sessions.all():
+            if socket.login.session in sessions:
+                await self._say_goodbye(socket.sid)
+
+    async def recheck(self) -> None:
+        """Ask the ledger about the sessions and rooms of all sockets: of some changes no event has come."""
+        with suppress(Outage):
+            sockets = self._sessions.all()
+            await self.end(await self._context.sessions.recheck(sorted({socket.login.session for socket in sockets})))
+            joined = {(room, socket.user) for socket in sockets for room in (*socket.rooms, *socket.joining)}
+            for room, user in await self._context.memberships.recheck(sorted(joined)):
+                await self.evict(user, room)
+                await self._server.emit("membership", {"roomId": room, "member": False}, to=user_name(user))
 
     async def send_message(self, sid: str, data: object = None, *more: object) -> Ack:
         """Accept a message: ACCEPTED means that it is durable and will be stored, or rejected, by a worker."""
@@ -135,7 +149,8 @@ class Sockets:
         return {"clientMsgId": asked.client_msg_id, "status": "ACCEPTED"}
 
     async def evict(self, user: str, room_id: str) -> None:
-        """Remove a user's sockets from a room that it has left."""
+        """Remove a user's sockets from a room that the user left, or was removed from."""
+        self._context.memberships.learn(room_id, user, False)
         self._local.left(user, room_id)
         for session in self._sessions.of_user(user):
             await self._catching_up.leave(session, room_id)

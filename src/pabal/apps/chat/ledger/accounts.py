@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pabal.apps.chat.errors import RegistrationClosed
 from pabal.apps.chat.events import Kind, at_milliseconds
 from pabal.apps.chat.ledger import search
-from pabal.apps.chat.ledger.database import LOCK, Session
+from pabal.apps.chat.ledger.database import LOCK, Session, parameters
 from pabal.apps.chat.ledger.statements import NewUser, add_user
 from pabal.apps.chat.ledger.values import AuditLine, Invitation, LoginSession, RoomSummary, User, UserView
 
@@ -34,22 +35,25 @@ def register(db: Session, made: NewUser) -> User:
     return add_user(db, made)
 
 
-def open_session(db: Session, made: NewSession) -> None:
+def open_session(db: Session, made: NewSession) -> list[str]:
+    """Note a login; return the oldest sessions of the user that ended because there were too many."""
     db.rows("delete from pabal.sessions where user_id = ? and expires_at < ?", (made.user_id, made.created_at))
     db.rows(
         "insert into pabal.sessions (id, user_id, created_at, seen_at, expires_at, address, agent) "
         "values (?, ?, ?, ?, ?, ?, ?) on conflict do nothing",
         (made.id, made.user_id, made.created_at, made.created_at, made.expires_at, made.address, made.agent),
     )
-    db.rows(
-        "delete from pabal.sessions where user_id = ? and id not in "
-        "(select id from pabal.sessions where user_id = ? order by created_at desc limit ?)",
-        (made.user_id, made.user_id, _SESSIONS),
+    ended = db.rows(
+        "delete from pabal.sessions where user_id = ? and id <> ? and id not in "
+        "(select id from pabal.sessions where user_id = ? order by created_at desc, id limit ?) returning id",
+        (made.user_id, made.id, made.user_id, _SESSIONS),
     )
+    return [row[0] for row in ended]
 
 
-def is_live(db: Session, session_id: str) -> bool:
-    return bool(db.rows("select 1 from pabal.sessions where id = ?", (session_id,)))
+def live_sessions(db: Session, ids: Sequence[str]) -> set[str]:
+    rows = db.rows(f"select id from pabal.sessions where id in {parameters(len(ids), 1)}", ids) if ids else []
+    return {row[0] for row in rows}
 
 
 def renew_session(db: Session, session_id: str, now: int, expires_at: int) -> bool:

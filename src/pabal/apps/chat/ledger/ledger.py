@@ -28,6 +28,7 @@ from pabal.apps.chat.ledger.values import (
     Known,
     LoginSession,
     Membership,
+    Opened,
     Outgoing,
     Rejected,
     Room,
@@ -73,16 +74,15 @@ class Ledger:
         """Change a password and end all sessions but one; return those that ended. UserUnknown."""
         return self._engine.write(lambda db: statements.set_password(db, user_id, password_hash, keep))
 
-    def open_session(self, user_id: str, *, lifetime: float, address: str, agent: str) -> str:
-        """Note a login; return its id."""
+    def open_session(self, user_id: str, *, lifetime: float, address: str, agent: str) -> Opened:
+        """Note a login; return its id, and the oldest sessions of the user that had to end for it."""
         now = self._now()
         made = accounts.NewSession(str(uuid.uuid4()), user_id, now, now + int(lifetime * 1000), address, agent)
-        self._engine.write(lambda db: accounts.open_session(db, made))
-        return made.id
+        return Opened(made.id, self._engine.write(lambda db: accounts.open_session(db, made)))
 
-    def is_live(self, session_id: str) -> bool:
-        """Return whether a session was not ended."""
-        return self._engine.read(lambda db: accounts.is_live(db, session_id))
+    def live_sessions(self, ids: Sequence[str]) -> set[str]:
+        """Return those of these sessions that were not ended."""
+        return self._engine.read(lambda db: accounts.live_sessions(db, ids))
 
     def renew_session(self, session_id: str, *, lifetime: float) -> bool:
         """Let a session last longer; False if it was ended."""
@@ -204,6 +204,10 @@ class Ledger:
 
     def is_member(self, room_id: str, user_id: str) -> bool:
         return self._engine.read(lambda db: statements.is_member(db, room_id, user_id))
+
+    def memberships(self, pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these pairs of a room and a user where the user is a member of the room."""
+        return self._engine.read(lambda db: statements.memberships(db, pairs))
 
     def members(self, room_id: str, *, after: str | None = None, limit: int = 50) -> list[Membership]:
         """Return members in the order of their user ids, after a given one."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pabal.apps.chat.errors import EmailTaken, NotMember, NotOwner, RoomUnknown, UserNameTaken, UserUnknown
 from pabal.apps.chat.events import Kind, at_milliseconds
-from pabal.apps.chat.ledger.database import Row, Session, parameters
+from pabal.apps.chat.ledger.database import Row, Session, flat, parameters
 from pabal.apps.chat.ledger.names import name_key, name_of_email
 from pabal.apps.chat.ledger.values import Known, Membership, Room, RoomView, Stored, User
 from pabal.errors import InvalidInput, MessageUnknown
@@ -205,6 +205,16 @@ def _require_owner(db: Session, room_id: str, user_id: str) -> None:
 
 def is_member(db: Session, room_id: str, user_id: str) -> bool:
     return bool(db.rows("select 1 from pabal.room_members where room_id = ? and user_id = ?", (room_id, user_id)))
+
+
+def memberships(db: Session, pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    if not pairs:
+        return set()
+    rows = db.rows(
+        f"select room_id, user_id from pabal.room_members where (room_id, user_id) in {parameters(len(pairs), 2)}",
+        flat(pairs),
+    )
+    return {(room, user) for room, user in rows}
 
 
 def members(db: Session, room_id: str, after: str, limit: int) -> list[Membership]:

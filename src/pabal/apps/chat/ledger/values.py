@@ -91,6 +91,13 @@ class LoginSession(NamedTuple):
     agent: str
 
 
+class Opened(NamedTuple):
+    """A new login, and the sessions that ended because the user had too many."""
+
+    id: str
+    ended: list[str]
+
+
 class Invitation(NamedTuple):
     """An invitation to a room that was not revoked."""
 
