@@ -116,8 +116,14 @@ class PostgresServer:
 
     def hang(self) -> None:
         """Let it and all its processes keep their connections and answer nothing."""
-        for pid in (self._process.pid, *_children(self._process.pid)):
+        os.kill(self._process.pid, signal.SIGSTOP)  # first, so that it starts no more of them
+        for pid in _children(self._process.pid):
             os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it answer again."""
+        for pid in (*_children(self._process.pid), self._process.pid):
+            os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill the server and all its processes at once, as a crash of the machine's software would."""

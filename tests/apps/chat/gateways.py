@@ -243,8 +243,9 @@ class Client:
             self._client.on(event, functools.partial(self._note, event))
         self._client.on("disconnect", lambda *reason: self.disconnected.set())
 
-    async def connect(self, gateway: RunningGateway, auth: object, transport: str = "websocket") -> None:
-        await self._client.connect(gateway.address, auth=auth, transports=[transport])
+    async def connect(self, gateway: RunningGateway | str, auth: object, transport: str = "websocket") -> None:
+        address = gateway if isinstance(gateway, str) else gateway.address
+        await self._client.connect(address, auth=auth, transports=[transport])
 
     async def ask(self, event: str, body: object, *, patience: float = WITHIN) -> Any:
         return await self._client.call(event, body, timeout=patience)

@@ -58,6 +58,11 @@ class Chat:
     def addresses(self) -> list[str]:
         return [f"http://127.0.0.1:{port}" for port in self._ports.values()]
 
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the gateways."""
+        return [process.pid for process in self._gateways.values()]
+
     def start_gateway(self, name: str) -> None:
         places = [
             "--topics",
