@@ -59,10 +59,10 @@ async def test_what_is_wrong_with_a_body_is_named_field_by_field(site: Site) -> 
                 "password"
             ]
             assert issues(await http.post("/auth/login", json={})) == ["email", "password"]
-            for name in ("", "   ", "x" * 101, 7, None, "a\x00b"):
+            for name in ("", "   ", "x" * 101, 7, None, "a\x00b", "a\u202eb", "a\u200bb"):
                 assert issues(await http.post("/rooms", json={"name": name})) == ["name"]
             blank = (await http.post("/rooms", json={"name": "   "})).json()["error"]["message"]
-            assert blank == "name: a name of 1 to 100 characters that are not all spaces is expected"
+            assert blank == "name: a name of 1 to 100 characters that can be seen is expected"
             assert issues(await http.post("/rooms", json={"name": "x", "open": "yes"})) == ["open"]
             for data in (b"{", b"\xff", b'"\\ud800"', b"[" * 60_000):
                 assert code(await http.post("/rooms", content=data)) == (400, "InvalidInput")

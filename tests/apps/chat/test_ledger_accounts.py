@@ -21,31 +21,91 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("boss", "BOSS"),
-        ("boss", "bоss"),  # a Cyrillic o
-        ("boss", "b0ss"),
-        ("boss", "bóss"),
-        ("boss", "b o s s"),
-        ("Bill", "BiIl"),
-        ("modern", "modem"),
-        ("ann", "ａｎｎ"),
-        ("김철수", "김 철수"),
-    ],
-)
+LOOK_THE_SAME = [
+    ("boss", "BOSS"),
+    ("boss", "b o s s"),
+    ("boss", "b.o.s.s"),
+    ("boss", "b0ss"),
+    ("boss", "bo5s"),
+    ("modern", "modem"),
+    ("vvilliam", "william"),
+    # I, l, 1 and |
+    ("Bill", "BiIl"),
+    ("Bill", "BiI1"),
+    ("Ian", "lan"),
+    ("Ian", "1an"),
+    ("Ian", "|an"),
+    ("OLIVIA", "0LlVIA"),
+    # Cyrillic
+    ("boss", "b\u043ess"),
+    ("Bob", "\u0412ob"),
+    ("HOME", "\u041d\u041e\u041c\u0415"),
+    ("Peter", "\u0420\u0435t\u0435r"),
+    ("Kate", "\u049aate"),  # with a descender
+    ("Ivan", "\u0406van"),
+    ("Ivan", "\u04c0van"),
+    # Greek, where a capital looks like another letter than its small one
+    ("Nina", "\u039dina"),
+    ("Mina", "\u039cina"),
+    ("Hana", "\u0397ana"),
+    ("Yuna", "\u03a5una"),
+    ("Zoe", "\u0396oe"),
+    ("BETA", "\u0392\u0395\u03a4\u0391"),
+    ("oliver", "\u03bfliver"),
+    ("vera", "\u03bdera"),
+    # Armenian, Hebrew, Hangul letters
+    ("ono", "\u0585n\u0585"),
+    ("Sam", "\u054fam"),
+    ("lol", "\u05dfol"),
+    ("lol", "\u3163ol"),
+    # other forms of Latin letters and digits
+    ("ann", "\uff41\uff4e\uff4e"),  # full width
+    ("ann", "\U0001d41a\U0001d427\U0001d427"),  # mathematical
+    ("ann", "\u24d0\u24dd\u24dd"),  # in circles
+    ("ann", "\u1d00\u0274\u0274"),  # small capitals
+    ("lol", "\u0142\u00f8\u0142"),  # strokes
+    ("dog", "\u0256og"),  # a hook
+    ("mina 2", "mina \u0662"),  # an Arabic digit
+    ("mina 2", "mina \u00b2"),
+    ("ijs", "\u0133s"),
+    # accents, in one character, alone, several, and as an overlay
+    ("boss", "b\u00f3ss"),
+    ("boss", "bo\u0301ss"),
+    ("boss", "bo\u0301\u0323ss"),
+    ("boss", "bo\u0338ss"),
+    ("boss", "\u0301boss"),
+    # Korean, Japanese
+    ("\uae40\ucca0\uc218", "\uae40 \ucca0\uc218"),
+    ("\uae40", "\u1100\u1175\u11b7"),  # in parts
+    ("\u304c\u304f", "\u304b\u3099\u304f"),
+    ("\u30ac\u30af", "\uff76\uff9e\uff78"),  # half width
+    ("\u30ed\u30cb", "\u53e3\u4e8c"),  # Katakana, Chinese
+    ("\u845b", "\u845b\U000e0100"),  # a variant of the letter
+]
+
+
+@pytest.mark.parametrize(("one", "other"), LOOK_THE_SAME, ids=[ascii(pair) for pair in LOOK_THE_SAME])
 def test_names_that_look_the_same_are_the_same(one: str, other: str) -> None:
-    assert name_key(one) == name_key(other)
+    assert name_key(checked_name(one)) == name_key(checked_name(other))
 
 
-def test_names_that_differ_differ_and_what_is_no_name_is_refused() -> None:
-    names = ["ann", "anna", "김철수", "김철호", "がく", "かく", "Ærø", "mina-2", "mina-3"]
-    assert len({name_key(name) for name in names}) == len(names)
-    assert checked_name("  김 \t철수 ") == "김 철수"
-    for wrong in ("", "   ", "x" * 41, "a\u202eb", "a\u200bb", "a\x07b", "ann@x.org", "...", "\u3164", "a\ud83d"):
-        with pytest.raises(InvalidInput):
-            checked_name(wrong)
+def test_names_that_differ_differ() -> None:
+    names = ["ann", "anna", "김철수", "김철호", "がく", "かく", "Ærø", "mina-2", "mina-3", "Nina", "Vina", "Mina"]
+    names += ["राम", "रमा", "ที", "ทา", "佐々木", "佐木", "Νίκος", "Мария", "Марина", "علي", "עלי"]
+    assert len({name_key(checked_name(name)) for name in names}) == len(names)
+    assert checked_name("  김 \t철수 ") == "김 철수" and checked_name("José 🦊") == "José 🦊"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "   ", "x" * 41, "a\u202eb", "a\u200bb", "a\x07b", "a\nb\x00", "ann@x.org", "ann\uff20x.org", "...", "\u3164"]
+    + ["a\ud83d", "\u2066ann\u2069", "a\u034fb", "a\u00adb", "\ue000", "🦊", "bo" + 4 * "\u0301" + "ss"]
+    + ["\u13aann", "\ua4eenn", "\u2c80nn", "\U00010300nn"],  # Cherokee, Lisu, Coptic, Old Italic
+    ids=ascii,
+)
+def test_what_is_no_name_is_refused(wrong: str) -> None:
+    with pytest.raises(InvalidInput):
+        checked_name(wrong)
 
 
 def test_nobody_gets_the_name_of_another(ledger: Ledger) -> None:

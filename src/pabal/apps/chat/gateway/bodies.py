@@ -14,11 +14,13 @@ from pabal.apps.chat.events import AnyUuid, Content, Kind, MessagePersisted, Uli
 from pabal.apps.chat.ledger.values import Invitation, LoginSession, Room, RoomView, Stored, User
 from pabal.clock import iso_stamp
 
+# Control characters, and invisible ones that hide or turn the text around them. Emoji and Persian need joiners.
+_UNSEEN = r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 Email = Annotated[
     str,
     msgspec.Meta(
         max_length=254,
-        pattern=r"\A[^@\s\x00]+@[^@\s\x00]+\Z",
+        pattern=rf"\A[^@\s{_UNSEEN}]+@[^@\s{_UNSEEN}]+\Z",
         description="an email address, such as ann@example.org,",
     ),
 ]
@@ -27,8 +29,8 @@ RoomName = Annotated[
     str,
     msgspec.Meta(
         max_length=100,
-        pattern=r"\A[^\x00]*[^\s\x00][^\x00]*\Z",
-        description="a name of 1 to 100 characters that are not all spaces",
+        pattern=rf"\A[^{_UNSEEN}]*[^\s{_UNSEEN}][^{_UNSEEN}]*\Z",
+        description="a name of 1 to 100 characters that can be seen",
     ),
 ]
 UserName = Annotated[str, msgspec.Meta(min_length=1, max_length=200, description="a name of 1 to 40 characters")]
