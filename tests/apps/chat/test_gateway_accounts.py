@@ -148,6 +148,21 @@ async def test_an_owner_renames_the_room_and_removes_a_member(embedded_site: Sit
 
 
 @played
+async def test_who_was_removed_stays_out_until_the_owner_invites_again(embedded_site: Site) -> None:
+    ann, bob = embedded_site.person("ann"), embedded_site.person("bob")
+    with embedded_site.gateway() as gateway:
+        async with ann.rest(gateway) as a, bob.rest(gateway) as b:
+            for open in (False, True):
+                room = (await a.post("/rooms", json={"name": "kitchen", "open": open})).json()["id"]
+                link = (await a.post(f"/rooms/{room}/invitations")).json()
+                assert (await b.post(f"/rooms/{room}/join", json=link)).status_code == 200
+                assert (await a.post(f"/rooms/{room}/members/{bob.id}/remove")).status_code == 200
+                assert error(await b.post(f"/rooms/{room}/join", json=link)) == (403, "RemovedFromRoom")
+                link = (await a.post(f"/rooms/{room}/invitations")).json()
+                assert (await b.post(f"/rooms/{room}/join", json=link)).status_code == 200
+
+
+@played
 async def test_the_devices_of_a_user_agree(site: Site) -> None:
     ann, bob = site.person("ann"), site.person("bob")
     room = site.room(bob, open=True)

@@ -1,5 +1,6 @@
 """Names, sessions, invitations, owners, search and retention, in both databases."""
 
+from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,13 +8,14 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from pabal.apps.chat.errors import EmailTaken, NotMember, NotOwner, RegistrationClosed, UserNameTaken
+from pabal.apps.chat.errors import EmailTaken, NotMember, NotOwner, RegistrationClosed, RemovedFromRoom, UserNameTaken
 from pabal.apps.chat.events import Kind
 from pabal.apps.chat.ledger import Ledger, open_ledger
 from pabal.apps.chat.ledger.names import checked_name, name_key
 from pabal.errors import InvalidInput
 from pabal.testing import ManualClock
 from tests.apps.chat.place import created, people
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.services.postgres import PostgresServer
@@ -171,6 +173,36 @@ def test_an_owner_renames_and_removes_and_is_followed_by_the_oldest_member(ledge
     room = ledger.room(who.room)
     assert room is not None and room.owner_id == who.eve
     assert [one.user_id for one in ledger.known_in(who.room, [who.ann])] == []  # was there, and wrote nothing
+
+
+def newest(ledger: Ledger, room: str) -> datetime:
+    """Return when the newest invitation to a room was made, by the clock that counts."""
+    return ledger.invitations_to(room)[0].created_at
+
+
+@pytest.mark.parametrize("open", [False, True])
+def test_a_member_who_was_removed_comes_back_only_by_a_new_invitation_of_the_owner(
+    ledger: Ledger, clock: ManualClock, open: bool
+) -> None:
+    who = people(ledger)
+    room = ledger.create_room("two", who.ann, open=open).id
+    ledger.join(room, who.bob)
+    ledger.join(room, who.eve)
+    old = ledger.invite(room, who.ann, lifetime=DAY)
+    clock.advance(1)
+    until(lambda: ledger.invite(who.room, who.ann, lifetime=DAY) and newest(ledger, who.room) > newest(ledger, room))
+    ledger.remove_member(room, who.ann, who.bob)
+    others, elsewhere = ledger.invite(room, who.eve, lifetime=DAY), ledger.invite(who.room, who.ann, lifetime=DAY)
+    for invitation in (None, old, others, elsewhere, "", "no such"):
+        with pytest.raises(RemovedFromRoom):
+            ledger.join(room, who.bob, invitation=invitation)
+    assert not ledger.is_member(room, who.bob)
+    assert ledger.join(room, who.bob, invitation=ledger.invite(room, who.ann, lifetime=DAY))
+    ledger.leave(room, who.bob)  # whoever leaves is not removed
+    assert ledger.join(room, who.bob, invitation=others)
+    ledger.remove_member(room, who.ann, who.bob)
+    ledger.leave(room, who.ann)
+    assert ledger.join(room, who.bob, invitation=ledger.invite(room, who.eve, lifetime=DAY))  # the owner now
 
 
 TEXTS = (

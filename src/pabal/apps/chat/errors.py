@@ -3,7 +3,7 @@
 PabalError
 ├── InvalidInput
 │   └── EmailTaken  UserNameTaken
-└── RoomUnknown  UserUnknown  NotMember  NotOwner  RegistrationClosed
+└── RoomUnknown  UserUnknown  NotMember  NotOwner  RemovedFromRoom  RegistrationClosed
 """
 
 from pabal.errors import Fenced, InvalidInput, Outage, PabalError, StoreFailed, StoreFull, Uncertain
@@ -34,6 +34,10 @@ class NotMember(PabalError):
 
 class NotOwner(PabalError):
     """Only the owner of the room may do this; nothing was changed."""
+
+
+class RemovedFromRoom(PabalError):
+    """The owner removed this user from the room, and has not invited the user again; nothing was changed."""
 
 
 class RegistrationClosed(PabalError):

@@ -124,12 +124,12 @@ class RoomEndpoints:
             raise RoomUnknown("there is no such room")
         if await self._calls(self._ledger.is_member, room_id, login.user_id):
             raise _already()
-        if not room.open:
-            invitation = await self._invitation(asked.invitation)
-            if invitation is None or invitation.room_id != room_id:
-                raise RequestRefused(403, "InvitationNeeded", "this room is closed: ask a member for an invitation")
+        invitation = await self._invitation(asked.invitation)
+        if not room.open and (invitation is None or invitation.room_id != room_id):
+            raise RequestRefused(403, "InvitationNeeded", "this room is closed: ask a member for an invitation")
         await self._require_space(login)
-        if not await self._calls(self._ledger.join, room_id, login.user_id):
+        used = invitation.id if invitation else None
+        if not await self._calls(self._ledger.join, room_id, login.user_id, invitation=used):
             raise _already()
         await self._belongs(room_id, login.user_id, True)
         await self._announce(room_id, login, {"event": "joined", "userId": login.user_id})

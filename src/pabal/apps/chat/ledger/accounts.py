@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pabal.apps.chat.errors import RegistrationClosed
 from pabal.apps.chat.events import Kind, at_milliseconds
 from pabal.apps.chat.ledger import search
-from pabal.apps.chat.ledger.database import LOCK, Session, parameters
+from pabal.apps.chat.ledger.database import LOCK, NOW, Session, parameters
 from pabal.apps.chat.ledger.statements import NewUser, add_user
 from pabal.apps.chat.ledger.values import AuditLine, Invitation, LoginSession, RoomSummary, User, UserView
 
@@ -81,8 +81,8 @@ def end_session(db: Session, user_id: str, session_id: str) -> bool:
 def invite(db: Session, id: str, room_id: str, inviter_id: str, now: int, expires_at: int) -> None:
     db.rows("delete from pabal.invitations where room_id = ? and expires_at < ?", (room_id, now))
     db.rows(
-        "insert into pabal.invitations (id, room_id, inviter_id, created_at, expires_at) values (?, ?, ?, ?, ?) "
-        "on conflict do nothing",
+        "insert into pabal.invitations (id, room_id, inviter_id, created_at, expires_at) "
+        f"values (?, ?, ?, coalesce({NOW}, ?), ?) on conflict do nothing",
         (id, room_id, inviter_id, now, expires_at),
     )
 

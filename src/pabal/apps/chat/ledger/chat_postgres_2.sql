@@ -1,4 +1,4 @@
--- Display names, sessions, owners of rooms, invitations, where images were posted, search, settings and the audit log.
+-- Display names, sessions, owners of rooms, invitations, removed members, where images were posted, search, settings and the audit log.
 alter table pabal.users add column name text;
 alter table pabal.users add column name_key text collate "C"; -- the name as it looks, see names.py
 update pabal.users set name = email, name_key = email_key; -- unique, and no chosen name has an @
@@ -29,6 +29,13 @@ create table pabal.invitations (
   expires_at bigint not null
 );
 create index invitations_to on pabal.invitations (room_id, created_at);
+
+create table pabal.removals (
+  room_id text collate "C" not null references pabal.rooms (id),
+  user_id text collate "C" not null references pabal.users (id),
+  removed_at bigint not null,
+  primary key (room_id, user_id)
+);
 
 create table pabal.image_rooms (
   image_id text collate "C" not null,

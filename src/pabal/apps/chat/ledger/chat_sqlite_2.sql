@@ -1,4 +1,4 @@
--- Display names, sessions, owners of rooms, invitations, where images were posted, search, settings and the audit log.
+-- Display names, sessions, owners of rooms, invitations, removed members, where images were posted, search, settings and the audit log.
 alter table chat_users add column name text not null default '';
 alter table chat_users add column name_key text not null default ''; -- the name as it looks, see names.py
 update chat_users set name = email, name_key = email_key; -- unique, and no chosen name has an @
@@ -27,6 +27,13 @@ create table chat_invitations (
   expires_at integer not null
 ) strict, without rowid;
 create index chat_invitations_to on chat_invitations (room_id, created_at);
+
+create table chat_removals (
+  room_id text not null references chat_rooms (id),
+  user_id text not null references chat_users (id),
+  removed_at integer not null,
+  primary key (room_id, user_id)
+) strict, without rowid;
 
 create table chat_image_rooms (
   image_id text not null,

@@ -124,7 +124,8 @@ class Ledger:
 
     def remove_member(self, room_id: str, user_id: str, member: str) -> None:
         """Remove another member for the owner of a room; RoomUnknown, NotOwner, NotMember."""
-        self._engine.write(lambda db: statements.remove_member(db, room_id, user_id, member))
+        at = self._now()
+        self._engine.write(lambda db: statements.remove_member(db, room_id, user_id, member, at))
 
     def known_in(self, room_id: str, ids: Sequence[str]) -> list[Known]:
         """Return those of these users that are members of a room or have written in it."""
@@ -193,10 +194,13 @@ class Ledger:
         start = statements.read_cursor(before)
         return self._engine.read(lambda db: statements.rooms_of(db, user_id, start, limit))
 
-    def join(self, room_id: str, user_id: str) -> bool:
-        """Make a user a member, with all messages read; False if it was one already. RoomUnknown, UserUnknown."""
+    def join(self, room_id: str, user_id: str, *, invitation: str | None = None) -> bool:
+        """Make a user a member, with all messages read; False if it was one already. RoomUnknown, UserUnknown.
+
+        RemovedFromRoom: the user was removed, and the invitation is not one that the owner made after that.
+        """
         at = self._now()
-        return self._engine.write(lambda db: statements.join(db, room_id, user_id, at))
+        return self._engine.write(lambda db: statements.join(db, room_id, user_id, at, invitation))
 
     def leave(self, room_id: str, user_id: str) -> bool:
         """End a membership; False if there was none."""

@@ -6,9 +6,17 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from pabal.apps.chat.errors import EmailTaken, NotMember, NotOwner, RoomUnknown, UserNameTaken, UserUnknown
+from pabal.apps.chat.errors import (
+    EmailTaken,
+    NotMember,
+    NotOwner,
+    RemovedFromRoom,
+    RoomUnknown,
+    UserNameTaken,
+    UserUnknown,
+)
 from pabal.apps.chat.events import Kind, at_milliseconds
-from pabal.apps.chat.ledger.database import Row, Session, flat, parameters
+from pabal.apps.chat.ledger.database import NOW, Row, Session, flat, parameters
 from pabal.apps.chat.ledger.names import name_key, name_of_email
 from pabal.apps.chat.ledger.values import Known, Membership, Room, RoomView, Stored, User
 from pabal.errors import InvalidInput, MessageUnknown
@@ -22,6 +30,13 @@ _ACTIVE = "coalesce(r.last_message_at, r.created_at)"
 LAST = 1 << 62  # above every sequence
 _NEWEST = (1 << 62, "~")
 _NAME_TAKEN = "somebody has this name, or one that looks the same: choose another one"
+
+# A removal that no invitation has lifted: one that the owner of the room made later.
+_BARRED = """
+select 1 from pabal.removals x where x.room_id = ? and x.user_id = ? and not exists (
+  select 1 from pabal.invitations i join pabal.rooms r on r.id = i.room_id
+  where i.id = ? and i.room_id = x.room_id and i.inviter_id = r.owner_id and i.created_at >= x.removed_at
+)"""
 
 _OF_USER = f"""
 select {", ".join(f"r.{name.strip()}" for name in _ROOM.split(","))}, {_ACTIVE}, m.last_read_sequence,
@@ -156,9 +171,11 @@ def rooms_of(db: Session, user_id: str, start: Cursor, limit: int) -> list[RoomV
     return [_view(row) for row in rows]
 
 
-def join(db: Session, room_id: str, user_id: str, at: int) -> bool:
+def join(db: Session, room_id: str, user_id: str, at: int, invitation: str | None = None) -> bool:
     if not known_users(db, [user_id]):
         raise UserUnknown(f"no user {user_id!r:.60}")
+    if db.rows(_BARRED, (room_id, user_id, invitation or "")):
+        raise RemovedFromRoom("the owner of this room removed you: only a new invitation of the owner lets you in")
     made = db.rows(
         "insert into pabal.room_members (room_id, user_id, joined_at, last_read_sequence) "
         "select id, ?, ?, last_sequence from pabal.rooms where id = ? on conflict do nothing returning room_id",
@@ -166,6 +183,7 @@ def join(db: Session, room_id: str, user_id: str, at: int) -> bool:
     )
     if not made and room_by_id(db, room_id) is None:
         raise RoomUnknown(f"no room {room_id!r:.60}")
+    db.rows("delete from pabal.removals where room_id = ? and user_id = ?", (room_id, user_id))
     return bool(made)
 
 
@@ -187,12 +205,17 @@ def rename_room(db: Session, room_id: str, user_id: str, name: str) -> None:
     db.rows("update pabal.rooms set name = ? where id = ?", (name, room_id))
 
 
-def remove_member(db: Session, room_id: str, user_id: str, member: str) -> None:
-    """Remove a member for the owner of a room, and revoke the member's invitations."""
+def remove_member(db: Session, room_id: str, user_id: str, member: str, at: int) -> None:
+    """Remove a member for the owner of a room, and revoke the member's invitations. The member stays removed."""
     _require_owner(db, room_id, user_id)
     if member == user_id or not leave(db, room_id, member):
         raise NotMember("this user is no member of the room that you could remove")
     db.rows("delete from pabal.invitations where room_id = ? and inviter_id = ?", (room_id, member))
+    db.rows(
+        f"insert into pabal.removals (room_id, user_id, removed_at) values (?, ?, coalesce({NOW}, ?)) "
+        "on conflict (room_id, user_id) do update set removed_at = excluded.removed_at",
+        (room_id, member, at),
+    )
 
 
 def _require_owner(db: Session, room_id: str, user_id: str) -> None:
