@@ -35,7 +35,8 @@ class Tab:
         expect(self.page.locator("#link-words")).to_have_text("Connected", timeout=20_000)
 
     def row(self, room: str) -> Locator:
-        return self.page.locator("#rooms button", has_text=room)
+        """Return the room of this name; the newest, if the test was run before."""
+        return self.page.locator("#rooms button", has_text=room).first
 
     def enter(self, room: str) -> None:
         self.row(room).click()

@@ -51,6 +51,39 @@ def test_reading_begins_at_the_first_unread_message_and_leads_to_the_end(
     expect(here.message("live and far below")).to_be_in_viewport()
 
 
+def test_a_jump_that_the_server_does_not_answer_leaves_the_reader_where_he_was(
+    open_tab: OpenTab, mina: Person, kenji: Person
+) -> None:
+    room = mina.make_room("Unanswered", kenji)
+    mina.post(f"/rooms/{room}/read", {"lastReadMessageId": mina.messages(room)[-1]["id"]})
+    here, there = open_tab(mina), open_tab(kenji)
+    there.enter("Unanswered")
+    for number in range(70):
+        there.write(f"line {number:03}")
+    there.stored("line 069")
+    here.enter("Unanswered")
+    expect(here.message("line 000")).to_be_in_viewport()
+    here.page.click("#search-button")
+    here.page.fill("#search-text", "line 069")
+    expect(here.page.locator(".result", has_text="line 069")).to_be_visible()
+    busy = {"error": {"code": "Unavailable", "message": "not possible at the moment: try again later"}}
+    here.page.route("**/messages?*", lambda route: route.fulfill(status=503, json=busy))
+    for place in (here.page.locator("#to-end"), here.page.locator(".result", has_text="line 069")):
+        with here.page.expect_response("**/messages?*"):
+            place.click()
+        expect(here.message("line 001")).to_be_attached()
+        expect(here.page.locator("#loading")).to_be_hidden()
+    here.page.unroute("**/messages?*")
+    here.context.set_offline(True)
+    expect(here.page.locator("#link-words")).to_have_text("Connecting")
+    here.write("written meanwhile")
+    expect(here.message("written meanwhile")).to_be_in_viewport()
+    expect(here.message("line 001")).to_be_attached()
+    here.context.set_offline(False)
+    here.stored("written meanwhile")  # at its place, after all that came before it
+    expect(here.message("line 069")).to_be_attached()
+
+
 def test_back_a_reload_and_drafts_lead_where_one_was(open_tab: OpenTab, mina: Person) -> None:
     for name in ("Back one", "Back two"):
         mina.make_room(name)
@@ -94,6 +127,34 @@ def test_the_devices_of_one_user_agree(open_tab: OpenTab, mina: Person, kenji: P
     mina.post(f"/rooms/{room}/leave")
     expect(two.row("By another name")).to_have_count(0)
     expect(one.page.locator("#nothing")).to_be_visible()
+
+
+def test_who_was_removed_needs_a_new_invitation_of_the_owner(open_tab: OpenTab, mina: Person, kenji: Person) -> None:
+    mina.make_room("Shown the door", kenji)
+    here, there = open_tab(mina), open_tab(kenji)
+    here.enter("Shown the door")
+
+    def invite() -> str:
+        here.page.click("#room-menu-button")
+        here.page.click("#invite-button")
+        expect(here.page.locator("#invite-link")).to_have_value(re.compile("#join="))
+        link = here.page.input_value("#invite-link")
+        here.page.keyboard.press("Escape")
+        return link
+
+    old = invite()
+    assert invite() == old  # each would be a way into the room
+    here.page.click("#members-button")
+    here.page.locator(f"[data-user='{kenji.id}'] .icon-button").click()
+    here.page.click("#remove-form .danger")
+    expect(there.row("Shown the door")).to_have_count(0)
+    there.page.click("#join-room")
+    there.page.fill("#join-link", old)
+    there.page.click("#join-form .primary")
+    expect(there.page.locator("#join-error")).to_contain_text("only a new invitation of the owner lets you in")
+    there.page.fill("#join-link", invite())
+    there.page.click("#join-form .primary")
+    expect(there.page.locator("#room-title")).to_have_text("Shown the door")
 
 
 def test_a_hidden_tab_counts_what_came_in_the_open_room(open_tab: OpenTab, mina: Person, kenji: Person) -> None:

@@ -13,6 +13,7 @@ import {
   readMembers,
   readMissing,
   readNewer,
+  readEnd,
   readNewest,
   readOlder,
   readRooms,
@@ -199,12 +200,12 @@ export class Chat extends EventTarget {
     if (!room.hasNewer) await this.#mend(room);
   }
 
-  // Show a room around a sequence, or its end.
-  async jump(room, sequence = null) {
-    const read = sequence === null ? readNewest : (api, wanted) => readAround(api, wanted, sequence);
-    room.reset();
-    room.tracked = true;
+  // Read a room around a sequence, or its end; call `begin` when its messages are those. If the server does not answer,
+  // the room stays as it is.
+  async jump(room, sequence, begin) {
+    const read = sequence === null ? readEnd : (api, wanted) => readAround(api, wanted, sequence);
     if (!(await this.#try(() => read(this.#api, room)))) return;
+    begin();
     this.#heard(room);
     await this.#mend(room);
   }

@@ -14,6 +14,7 @@ export class Dialogs {
   #opened;
   #tell;
   #removing = null;
+  #made = new Map(); // room id to the invitation that this page made
 
   // `opened(roomId)` shows a room that was made or joined, or null after leaving one; `tell(words)` says what was done;
   // `signOut()` ends the session.
@@ -40,7 +41,7 @@ export class Dialogs {
     this.#on("join", () => this.#join());
     this.#on("leave", () => chat.leave(chat.current.id).then(() => null));
     this.#on("rename", () => chat.rename(chat.current, $("rename-name").value.trim()));
-    this.#on("remove", () => chat.remove(chat.current, this.#removing.id));
+    this.#on("remove", () => this.#remove());
     this.#on("name", () => chat.changeName($("name-text").value.trim()));
     this.#on("password", () => this.#changePassword());
     this.#on("signout", signOut);
@@ -133,7 +134,7 @@ export class Dialogs {
     $("invitations").replaceChildren();
     $("invite-dialog").showModal();
     try {
-      const { invitation, expiresAt } = await this.#chat.invite(room.id);
+      const { invitation, expiresAt } = await this.#invitation(room);
       $("invite-link").value = `${location.origin}${location.pathname}#join=${room.id}.${invitation}`;
       $("invite-until").textContent = t("usableUntil", momentOf(expiresAt));
       $("invite-link").select();
@@ -141,6 +142,18 @@ export class Dialogs {
     } catch (failure) {
       $("invite-error").textContent = failure.message;
     }
+  }
+
+  async #remove() {
+    await this.#chat.remove(this.#chat.current, this.#removing.id);
+    this.#made.delete(this.#chat.current.id); // it does not let in who was removed; the next one does
+  }
+
+  // The invitation that this page made before, while it is valid; else a new one: each is a way into the room.
+  async #invitation(room) {
+    const open = new Set((await this.#chat.invitations(room.id)).map(({ id }) => id));
+    if (!open.has(this.#made.get(room.id)?.id)) this.#made.set(room.id, await this.#chat.invite(room.id));
+    return this.#made.get(room.id);
   }
 
   async #listInvitations(room) {

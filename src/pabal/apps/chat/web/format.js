@@ -9,7 +9,7 @@ const clock = new Intl.DateTimeFormat(locale, { hour: "numeric", minute: "2-digi
 const weekday = new Intl.DateTimeFormat(locale, { weekday: "short" });
 const short = new Intl.DateTimeFormat(locale, { month: "short", day: "numeric" });
 const long = new Intl.DateTimeFormat(locale, { weekday: "long", year: "numeric", month: "long", day: "numeric" });
-const full = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "medium" });
+const full = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "short" });
 const DAY = 86400000;
 
 export const timeOf = (at) => clock.format(new Date(at));

@@ -51,23 +51,25 @@ export class Messages {
   }
 
   async toEnd() {
-    if (this.#room?.hasNewer) {
-      const read = this.#chat.jump(this.#room);
-      this.#mark = Infinity;
-      this.#begin();
-      await read;
-    }
+    if (this.#room?.hasNewer) await this.#jump(null);
     this.#atEnd = true;
+    this.draw();
     this.#stay();
     this.#see();
   }
 
   // Show a message that was looked for.
-  async toMessage(sequence) {
-    const read = this.#chat.jump(this.#room, sequence);
-    this.#mark = Infinity;
-    this.#begin(sequence);
-    await read;
+  toMessage(sequence) {
+    return this.#jump(sequence);
+  }
+
+  #jump(sequence) {
+    const room = this.#room;
+    return this.#chat.jump(room, sequence, () => {
+      if (room !== this.#room) return;
+      this.#mark = Infinity;
+      this.#begin(sequence ?? 0);
+    });
   }
 
   #begin(found = 0) {
@@ -215,7 +217,7 @@ export class Messages {
       state: message.senderId === own ? "stored" : "",
     }));
     const present = new Set(stored.map((item) => item.key));
-    const unsent = room.hasNewer ? [] : this.#unsent(room); // they stand at the end
+    const unsent = room.hasNewer && !this.#atEnd ? [] : this.#unsent(room); // they stand at the end
     return [...stored, ...unsent.filter((item) => !present.has(item.key))];
   }
 

@@ -36,6 +36,15 @@ export async function readNewest(api, room) {
   room.loaded = true;
 }
 
+// Read the newest messages instead of those that are there.
+export async function readEnd(api, room) {
+  const page = await messages(api, room, `limit=${PAGE}`);
+  room.messages = [];
+  room.take(page.messages);
+  room.hasOlder = page.hasMore;
+  room.hasNewer = false;
+}
+
 // Read the messages around a sequence: what follows it, and a few before it.
 export async function readAround(api, room, sequence) {
   const before = await messages(api, room, `before=${sequence + 1}&limit=${CONTEXT}`);
