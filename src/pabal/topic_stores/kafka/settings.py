@@ -29,6 +29,7 @@ class KafkaSettings(NamedTuple):
         return {
             "bootstrap.servers": self.servers,
             "client.id": self.client,
+            "reconnect.backoff.ms": 1000,  # at 100, the default, clients of brokers that are gone take 2 % of a core
             "reconnect.backoff.max.ms": 1000,
             "log_level": 0,  # errors come from the calls; nothing is printed
             **self.extra,
