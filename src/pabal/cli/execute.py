@@ -30,10 +30,12 @@ from pabal.message import Message
 from pabal.queues.delivery import Delivery
 from pabal.queues.queue import Queue
 from pabal.queues.worker import worker
+from pabal.runtime.grace import GRACE_SECONDS
 from pabal.store import FailureCode, State
 
 GRACE = 30.0  # seconds that running commands get after the first signal
 _KILL_AFTER = 5.0  # seconds between SIGTERM and SIGKILL
+_LOOK = 0.2  # seconds between two looks whether a command still runs
 _LINE = 64 << 10
 _REASON = 400
 _OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>"})
@@ -78,17 +80,21 @@ class Execution:
         self._lock = threading.Lock()
         self._abandoned = False
         self._taken = 0
+        self._returned = threading.Event()
         self.signalled: int | None = None  # the signal that ended it
 
     def run(self, *, wait: float, count: float) -> int:
         """Work until idle for `wait` seconds, `count` messages or a signal; return how many were taken."""
         with on_signals(self._stop, signal.SIGINT, signal.SIGTERM):
             # No limit: the last commands run as long as they need, and after a signal our own timers end them.
-            self._worker.run(
-                wait=None if wait == FOREVER else wait,
-                count=None if count == FOREVER else int(count),
-                grace=threading.TIMEOUT_MAX,
-            )
+            try:
+                self._worker.run(
+                    wait=None if wait == FOREVER else wait,
+                    count=None if count == FOREVER else int(count),
+                    grace=threading.TIMEOUT_MAX,
+                )
+            finally:
+                self._returned.set()
         return self._taken
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -100,6 +106,21 @@ class Execution:
         if self._running:
             os.write(2, b"pabal: finishing what runs; once more to end it and give its messages back\n")
         _later(GRACE, self._abandon)
+        threading.Thread(target=self._end_without_store, args=[128 + number], daemon=True).start()
+
+    def _end_without_store(self, status: int) -> None:
+        """End the process when no command runs any more and the store does not return, as a hung server may not.
+
+        Messages in hand come back to the queue when their leases run out.
+        """
+        since = time.monotonic()
+        while time.monotonic() - since < GRACE_SECONDS:
+            if self._returned.wait(_LOOK):
+                return
+            if self._running:
+                since = time.monotonic()
+        os.write(2, b"pabal: stopped without the store, which does not answer; nothing is lost\n")
+        os._exit(status)
 
     def _abandon(self) -> None:
         """End the running commands, with SIGKILL if SIGTERM was sent before."""

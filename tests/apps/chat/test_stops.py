@@ -4,6 +4,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,28 @@ class Fleet:
     def log(self) -> str:
         return self._log.read_text()
 
-    def stop(self) -> None:
-        """Send each its signal, and wait until all have ended."""
-        for (_, number), process in self.running.items():
-            assert process.poll() is None, self.log
+    def until_clients_are_loaded(self) -> None:
+        """Wait until each process has the library of a server in memory: from then on it may wait for one."""
+        for process in self.running.values():
+            until(partial(_has_client, process))
+
+    def stop(self, *, alive: bool = True) -> None:
+        """Send each its signal, and wait until all have ended. `alive`: none may have ended before."""
+        for (name, number), process in self.running.items():
+            assert process.poll() is None or not alive, f"{name} ended by itself: {self.log[-2000:]}"
             process.send_signal(number)
         for (name, number), process in self.running.items():
             try:
                 process.wait(ENDS_WITHIN)
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"{name} did not end on {number.name}: {self.log[-2000:]}") from None
+
+
+def _has_client(process: "subprocess.Popen[bytes]") -> bool:
+    if process.poll() is not None:
+        return True
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    return "confluent_kafka" in maps or "libpq" in maps
 
 
 @contextmanager
@@ -63,55 +76,56 @@ def fleet(folder: Path, commands: dict[str, list[str]]) -> Iterator[Fleet]:
             process.wait(60)
 
 
-def test_all_of_them_end_on_a_signal_while_their_servers_hang_or_are_gone(
-    request: pytest.FixtureRequest, tmp_path: Path
+@pytest.mark.parametrize("outage", ["hung", "gone"])
+def test_all_of_them_end_on_a_signal_during_an_outage(
+    request: pytest.FixtureRequest, tmp_path: Path, outage: str
 ) -> None:
+    """Hung servers keep connections and accept new ones, as half-open ones do; those that are gone refuse them."""
     for name in ("kafka", "postgres"):
         request.getfixturevalue(name)  # says why there can be no server here
     (tmp_path / "secret").write_text("s" * 32)
     (tmp_path / "secret").chmod(0o600)
     with kafka_server.running() as kafka, postgres_server.running() as postgres:
         place = Place("servers", kafka.url, f"{postgres.url}?schema=chat")
-        urls = ["--topics", place.topics_url, "--db", place.db_url]
         ledger = open_ledger(place.db_url)
         who = people(ledger)
-        chat = {
-            "worker": ["chat", "worker", *urls, "--name", "w-NAME"],
-            "gateway": ["chat", "gateway", *urls, "--name", "g-NAME", "--port", "0", "--secret-file", "secret"],
-        }
-        store = ["--url", f"{postgres.url}?schema=queues"]
-        readers = {
-            "reader": [
-                "topic",
-                "--topics",
-                kafka.url,
-                "read",
-                "events",
-                "--group",
-                "NAME",
-                "--count",
-                "0",
-                "--wait",
-                "1h",
-            ],
-            "to-queue": ["bridge", "--topics", kafka.url, "to-queue", "events", "work-NAME", *store],
-            "to-topic": ["bridge", "--topics", kafka.url, "to-topic", "other-NAME", "events", *store],
-        }
         with connect_topics(kafka.url) as topics:
             topics.topic("events").create(1)
-        with fleet(tmp_path, chat | readers) as at_work:
+        commands = everything(place, kafka.url, f"{postgres.url}?schema=queues")
+        with fleet(tmp_path, commands) as at_work:
             send(place, [created(who.room, who.ann, "before")])
             until(lambda: ledger.messages(who.room))
-            until(lambda: at_work.log.count("gateway   http") == 2)
-            kafka.hang()
-            postgres.hang()
+            until(lambda: at_work.log.count("gateway   http") == 2 and at_work.log.count("serving SQS") == 2)
+            at_work.until_clients_are_loaded()
+            if outage == "hung":
+                kafka.hang()
+                postgres.hang()
+            else:
+                kafka.kill()
+                postgres.kill()
             at_work.stop()
-        with fleet(tmp_path, chat) as starting:  # connections are accepted, and nothing answers
-            starting.stop()
-        kafka.kill()
-        postgres.kill()
-        soon = {name: [word.replace(kafka.url, f"{kafka.url}?timeout=2") for word in chat[name]] for name in chat}
-        with fleet(tmp_path, soon) as starting:
-            until(lambda: "the gateway waits for its topics" in starting.log and "the worker waits" in starting.log)
-            starting.stop()
+        soon = f"{kafka.url}?timeout=2"
+        commands = {name: [word.replace(kafka.url, soon) for word in words] for name, words in commands.items()}
+        with fleet(tmp_path, commands) as starting:
+            starting.until_clients_are_loaded()
+            if outage == "gone":
+                until(lambda: "the gateway waits for its topics" in starting.log and "the worker waits" in starting.log)
+            starting.stop(alive=False)  # some say that there is no server, and end
         ledger.close()
+
+
+def everything(place: Place, topics: str, store: str) -> dict[str, list[str]]:
+    """Return a command for each role, consumer and bridge that uses one of the servers."""
+    chat = ["--topics", place.topics_url, "--db", place.db_url, "--name"]
+    bridge, queues = ["bridge", "--topics", topics], ["--url", store]
+    read = ["topic", "--topics", topics, "read", "events", "--group", "NAME", "--count", "0", "--wait", "1h"]
+    return {
+        "worker": ["chat", "worker", *chat, "w-NAME"],
+        "gateway": ["chat", "gateway", *chat, "g-NAME", "--port", "0", "--secret-file", "secret"],
+        "reader": read,
+        "to-queue": [*bridge, "to-queue", "events", "work-NAME", *queues],
+        "to-topic": [*bridge, "to-topic", "other-NAME", "events", *queues],
+        "consumer": ["consume", "jobs", *queues, "--exec", "true"],
+        "lease": ["consume", "others", *queues, "--wait", "1h"],
+        "sqs": ["gateway", *queues, "--port", "0"],
+    }
