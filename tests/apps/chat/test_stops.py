@@ -114,6 +114,23 @@ def test_all_of_them_end_on_a_signal_during_an_outage(
         ledger.close()
 
 
+def test_a_gateway_that_starts_without_kafka_serves_when_kafka_is_there(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    request.getfixturevalue("kafka")  # says why there can be no server here
+    (tmp_path / "secret").write_text("s" * 32)
+    (tmp_path / "secret").chmod(0o600)
+    with kafka_server.running() as kafka:
+        kafka.kill()
+        command = ["chat", "gateway", "--topics", f"{kafka.url}?timeout=2", "--db", "sqlite:chat.db", "--port", "0"]
+        with fleet(tmp_path, {"gateway": [*command, "--name", "NAME", "--secret-file", "secret"]}) as waiting:
+            until(lambda: waiting.log.count("the gateway waits for its topics") >= 2)
+            assert "gateway   http" not in waiting.log
+            kafka.start()
+            until(lambda: waiting.log.count("gateway   http") == 2)
+            waiting.stop()
+
+
 def everything(place: Place, topics: str, store: str) -> dict[str, list[str]]:
     """Return a command for each role, consumer and bridge that uses one of the servers."""
     chat = ["--topics", place.topics_url, "--db", place.db_url, "--name"]

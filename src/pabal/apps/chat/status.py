@@ -31,7 +31,6 @@ class GatewayStatus(msgspec.Struct, frozen=True, rename="camel"):
     """A gateway as the topics show it. `lag` counts the messages that it has not sent to its sockets yet."""
 
     name: str
-    live: bool
     lag: int
 
 
@@ -128,7 +127,7 @@ def _gateways(topics: TopicConnection) -> list[GatewayStatus]:
     """Return the gateways that live; groups of others stay for days."""
     groups = topics.topic(PERSISTED).groups()
     return [
-        GatewayStatus(name.removeprefix(BROADCAST), True, sum(s.lag for s in shares))
+        GatewayStatus(name.removeprefix(BROADCAST), sum(s.lag for s in shares))
         for name, shares in sorted(groups.items())
         if name.startswith(BROADCAST) and any(s.owner for s in shares)
     ]
