@@ -270,12 +270,16 @@ class Housekeeping:
         self.cut_off = 0  # clients that did not read
 
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(_EVERY)
-            try:
-                await self.step()
-            except Exception:  # one failure must not end the loop
-                log.exception("the gateway could not do its housekeeping")
+        try:
+            while True:
+                await asyncio.sleep(_EVERY)
+                try:
+                    await self.step()
+                except Exception:  # one failure must not end the loop
+                    log.exception("the gateway could not do its housekeeping")
+        finally:
+            if self._recheck is not None:
+                self._recheck.cancel()
 
     async def step(self) -> None:
         self._local.tick()
