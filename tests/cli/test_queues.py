@@ -35,7 +35,7 @@ def test_status_counts_by_state(busy: Pabal) -> None:
     assert lines[2].split()[:2] == ["other", "1"] and lines[2].endswith("paused")
     assert len(busy.ok("status", "jobs").splitlines()) == len(lines) - 1
     [document, _] = busy("status", "--json").documents
-    assert list(document) == ["queue", *STATES, "oldest_ready_seconds", "paused", "store"]
+    assert list(document) == ["queue", *STATES, "oldest_ready_seconds", "paused", "fault", "store"]
     assert document["oldest_ready_seconds"] >= 0 and document["paused"] is False
     assert document["store"]
 

@@ -21,6 +21,7 @@ class Running:
         self._options = options
         self._log = log
         self.address = ""
+        self.dashboard = ""
         self.start()
 
     def start(self) -> None:
@@ -30,11 +31,11 @@ class Running:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.startswith("serving SQS at "):
+        first, second = self.process.stdout.readline(), self.process.stdout.readline()
+        if not second.startswith("serving SQS at "):
             self.kill()
-            raise AssertionError(f"{line!r}; {self._log.read_text()}")
-        self.address = line.split()[-1]
+            raise AssertionError(f"{first!r}, {second!r}; {self._log.read_text()}")
+        self.dashboard, self.address = first.split()[-1], second.split()[-1]
 
     def kill(self) -> None:
         self.process.kill()

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import click
 
-from pabal.cli.documents import delivery_document
 from pabal.cli.execute import Execution, command_line
 from pabal.cli.exits import Exit, complain, end_with_nothing, unwinding_on_sigterm
 from pabal.cli.session import command, current_url, json_option, known, opened, queue_argument
@@ -32,6 +31,7 @@ from pabal.connect import Connection
 from pabal.errors import LeaseLost, PabalError, Refused
 from pabal.names import check_id, check_name
 from pabal.queues.delivery import Delivery
+from pabal.queues.documents import delivery_document
 from pabal.queues.queue import Queue
 from pabal.store import Receipt, State
 

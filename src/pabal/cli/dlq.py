@@ -16,7 +16,6 @@ from typing import Any
 import click
 
 from pabal import jsontext
-from pabal.cli.documents import entry_document
 from pabal.cli.exits import NotFound, end_with_nothing
 from pabal.cli.session import command, json_option, known, opened, queue_argument
 from pabal.cli.text import clean, json_text, span, table
@@ -38,6 +37,7 @@ from pabal.errors import InvalidInput, PabalError, QueueFull, StoreError
 from pabal.jsontext import pretty
 from pabal.message import replace
 from pabal.names import check_id
+from pabal.queues.documents import entry_document
 from pabal.queues.queue import Queue
 from pabal.store import Entry, Failure, State
 

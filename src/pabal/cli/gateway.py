@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from pabal.cli.session import command, current_url, json_option
 from pabal.cli.text import clean, json_text, table
 from pabal.errors import ExtraMissing, InvalidInput
 
+_TOKEN = "PABAL_GATEWAY_TOKEN"
 _RIGHTS = ("send", "receive", "look", "manage")
 
 keys_option = click.option(
@@ -140,6 +142,20 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
         ) from exc
     from pabal.runtime.logs import log_lines
 
-    serving = Address(url=current_url(), host=host, port=port, keys=keys, hosts=hosts, read_only=read_only)
+    serving = Address(
+        url=current_url(),
+        host=host,
+        port=port,
+        keys=keys,
+        hosts=hosts,
+        read_only=read_only,
+        token=os.environ.get(_TOKEN, ""),
+    )
     with log_lines("gateway"):
-        serve(serving, lambda address: click.echo(f"serving SQS at {address}"))
+        serve(serving, _tell)
+
+
+def _tell(address: str, token: str) -> None:
+    """Print where to look at the queues, and where SQS is served."""
+    click.echo(f"dashboard at {address}/{f'?token={token}' if token else ''}")
+    click.echo(f"serving SQS at {address}")

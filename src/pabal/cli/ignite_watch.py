@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pabal.cli.documents import instant
 from pabal.cli.exits import Exit, unwinding_on_sigterm
 from pabal.cli.ignite_session import command, opened
 from pabal.cli.session import help_if_alone, json_option, own_argv
 from pabal.cli.text import ago, clean, json_text, table
+from pabal.queues.documents import instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,6 @@ from itertools import chain, islice
 
 import click
 
-from pabal.cli.documents import consumer_document, entry_document
 from pabal.cli.exits import NotFound
 from pabal.cli.session import (
     command,
@@ -33,12 +32,11 @@ from pabal.cli.verbs import (
     paused_line,
     queue_needed,
 )
-from pabal.errors import InvalidPolicy, QueueUnknown
+from pabal.errors import QueueUnknown
 from pabal.jsontext import pretty
 from pabal.message import replace
 from pabal.names import check_id
-from pabal.queues.metrics import age_of_oldest
-from pabal.queues.queue import Queue
+from pabal.queues.documents import consumer_document, entry_document, status_document
 from pabal.store import Entry, Held, State
 
 _MQ_STATES = ("ready", "delayed", "inflight", "dlq", "done", "corrupt")
@@ -73,14 +71,14 @@ def status(queue: str | None, watch: bool, as_json: bool) -> None:
       pabal status --watch
       pabal status jobs --json | jq .ready
 
-    --json: queue, ready, delayed, inflight, dead, done, corrupt, oldest_ready_seconds, paused, store; and fault where
-    the policy cannot be read (paused is null then).
+    --json: queue, ready, delayed, inflight, dead, done, corrupt, oldest_ready_seconds, paused, fault, store. If the
+    policy cannot be read, fault says why, and paused is null.
     """
     with opened() as mq:
         while True:
             names = [known(mq, queue).name] if queue else mq.queues()
             facts = dict(mq.store.facts())
-            found = [_status_document(mq.queue(name)) for name in names]
+            found: list[Document] = [dict(status_document(mq.queue(name), time.time())) for name in names]
             if as_json:
                 lines = [json_text({**document, "store": facts}) for document in found]
             else:
@@ -251,24 +249,6 @@ def resume(queue: str) -> None:
     click.echo(paused_line(queue, False))
 
 
-def _status_document(queue: Queue) -> Document:
-    counts = queue.counts()
-    return {
-        "queue": queue.name,
-        **{str(state): counts.get(state, 0) for state in State},
-        "oldest_ready_seconds": age_of_oldest(queue, State.READY, time.time()),
-        **_policy_facts(queue),
-    }
-
-
-def _policy_facts(queue: Queue) -> Document:
-    """Return whether the queue is paused, or why its policy cannot be read: other queues are shown in any case."""
-    try:
-        return {"paused": queue.paused}
-    except InvalidPolicy as exc:
-        return {"paused": None, "fault": str(exc)}
-
-
 def _status_lines(found: list[Document]) -> list[str]:
     if not found:
         return ["no queues"]
@@ -276,7 +256,7 @@ def _status_lines(found: list[Document]) -> list[str]:
     for document in found:
         oldest = document["oldest_ready_seconds"]
         age = "·" if oldest is None else span(oldest)
-        note = clean(document.get("fault", "")) or ("paused" if document["paused"] else "")
+        note = clean(document["fault"] or "") or ("paused" if document["paused"] else "")
         rows.append([document["queue"], *count_cells(document, list(State)), age, note])
     heads = ["QUEUE", *(state.upper() for state in State), "OLDEST", ""]
     return table(heads, rows, right=" rrrrrrr")

@@ -13,6 +13,7 @@ from pabal.cli.text import ago, clean, json_text, span, table
 from pabal.cli.values import lasting
 from pabal.clock import iso_stamp
 from pabal.errors import MessageUnknown
+from pabal.queues.documents import schedule_document
 from pabal.queues.schedules import Schedule
 
 
@@ -69,7 +70,9 @@ def add(
         made = mq.schedule(
             name, queue=queue, body=value, cron=line, every=every, timezone=timezone, catch_up=catch_up, type=kind
         )
-    click.echo(json_text(_document(made)) if as_json else f"{name}: next {iso_stamp(made.next)}, {ago(made.next)}")
+    click.echo(
+        json_text(schedule_document(made)) if as_json else f"{name}: next {iso_stamp(made.next)}, {ago(made.next)}"
+    )
 
 
 @command("list")
@@ -87,7 +90,7 @@ def list_schedules(as_json: bool) -> None:
         found = mq.schedules()
     if as_json:
         for each in found:
-            click.echo(json_text(_document(each)))
+            click.echo(json_text(schedule_document(each)))
         return
     if not found:
         end_with_nothing("no schedules")
@@ -130,11 +133,6 @@ def _times(schedule: Schedule) -> str:
     if not schedule.cron:
         return f"every {span(schedule.every)}"
     return f"{schedule.cron} {schedule.timezone}".strip()
-
-
-def _document(schedule: Schedule) -> dict[str, object]:
-    names = ("name", "queue", "cron", "every", "timezone", "catch_up", "type", "body")
-    return {**{name: getattr(schedule, name) for name in names}, "next": iso_stamp(schedule.next)}
 
 
 for _command in (add, list_schedules, remove, run):

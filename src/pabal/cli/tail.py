@@ -9,10 +9,10 @@ from datetime import datetime
 
 import click
 
-from pabal.cli.documents import entry_document
 from pabal.cli.exits import end_with_nothing
 from pabal.cli.session import command, json_option, known, opened, queue_argument
 from pabal.cli.text import clean, fitted, glance, json_text
+from pabal.queues.documents import entry_document
 from pabal.queues.queue import Queue
 from pabal.store import Entry, State, Watch
 

@@ -12,7 +12,6 @@ from typing import IO, Any
 import click
 
 from pabal import jsontext
-from pabal.cli.documents import instant
 from pabal.cli.exits import end_with_nothing, unwinding_on_sigterm
 from pabal.cli.publish import content, source
 from pabal.cli.session import help_if_alone, json_option, known_topic, opened_topics, topic_argument, topics_option
@@ -22,6 +21,7 @@ from pabal.cli.values import FOREVER, duration, lasting, pair, patience, unique
 from pabal.errors import InvalidInput
 from pabal.jsontext import Json
 from pabal.names import check_name
+from pabal.queues.documents import instant
 from pabal.store import Checkable
 from pabal.topic_store import DEFAULT_SESSION, Member, Record
 from pabal.topics.dead_records import dead_of, replay, waiting

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 from uuid import uuid4
 
 import pabal.aio
 from pabal.clock import Clock
-from pabal.errors import PabalError
+from pabal.errors import PabalError, TooLarge
 from pabal.gateway import looking
+from pabal.gateway.api.access import Access
+from pabal.gateway.api.server import ApiServer
+from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, client_gone, read_body
 from pabal.gateway.signature import RIGHTS, Key, Keys, Request
 from pabal.gateway.sqs import wire
 from pabal.gateway.sqs.directory import Caller
@@ -26,34 +29,38 @@ from pabal.runtime.resources import store_metrics
 log = logging.getLogger("pabal.gateway")
 
 MOST_BYTES = 4 << 20  # of a request: ten messages, in a form
-_BODY_SECONDS = 30.0  # in which the body of a request must have come
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/\d{8}/([a-z0-9-]+)/")
 _PLAIN = {"content-type": "text/plain; charset=utf-8"}
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-
-
-class ClientGone(Exception):
-    """The client closed its connection before it had its answer."""
-
 
 class Gateway:
-    """Serves SQS at `/`, `/_aws/sqs/messages`, `/healthz`, `/readyz` and `/metrics`, as an ASGI application."""
+    """Serves SQS, the dashboard and the HTTP interface, as an ASGI application.
+
+    SQS is at `/`, with its look at `/_aws/sqs/messages`; for operators there are `/healthz`, `/readyz`, `/metrics`.
+    """
 
     def __init__(
-        self, mq: pabal.aio.Connection, clock: Clock, *, keys: Keys | None = None, read_only: bool = False
+        self,
+        mq: pabal.aio.Connection,
+        clock: Clock,
+        access: Access,
+        *,
+        keys: Keys | None = None,
+        read_only: bool = False,
     ) -> None:
         self._mq = mq
         self._clock = clock
         self._keys = keys
         self._read_only = read_only
         self._service = Service(mq, clock)
+        self._api = ApiServer(mq, clock, access, read_only=read_only)
         self._under_way: set[asyncio.Task[Written]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            return
+        if self._api.takes(scope):
+            await self._api(scope, receive, send)
             return
         try:
             written = await self._answer(scope, receive)
@@ -66,10 +73,12 @@ class Gateway:
 
     async def close(self) -> None:
         """End what goes on in the background."""
+        self._api.close()
         await self._service.close()
 
     def dismiss(self) -> None:
         """End the long polls: what they would have taken stays in its queue, and clients ask again."""
+        self._api.dismiss()
         for task in self._under_way:
             task.cancel()
 
@@ -128,7 +137,7 @@ class Gateway:
     async def _unless_gone(self, act: Coroutine[Any, Any, Any], receive: Receive) -> Any:
         """Act, and stop if the client goes: what a long poll has taken then goes back to its queue."""
         acting = asyncio.ensure_future(act)
-        going = asyncio.ensure_future(_gone(receive))
+        going = asyncio.ensure_future(client_gone(receive))
         self._under_way.add(acting)
         try:
             await asyncio.wait([acting, going], return_when=asyncio.FIRST_COMPLETED)
@@ -180,23 +189,9 @@ def _caller(headers: dict[str, str], base: str, key: Key | None) -> Caller:
 
 async def _body(receive: Receive) -> bytes:
     """Read the body of a request; refuse one that is too large or comes too slowly."""
-    parts, size = [], 0
     try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > MOST_BYTES:
-                    raise SqsError("RequestEntityTooLarge", f"A request has at most {MOST_BYTES} bytes.")
-                if not message.get("more_body", False):
-                    return b"".join(parts)
+        return await read_body(receive, MOST_BYTES)
+    except TooLarge:
+        raise SqsError("RequestEntityTooLarge", f"A request has at most {MOST_BYTES} bytes.") from None
     except TimeoutError:
-        raise SqsError("RequestTimeout", f"The body did not come within {_BODY_SECONDS:g} seconds.") from None
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        raise SqsError("RequestTimeout", f"The body did not come within {BODY_SECONDS:g} seconds.") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -17,8 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 import pabal.aio
 from pabal.clock import Clock, SystemClock
 from pabal.errors import InvalidInput
+from pabal.gateway.api.access import LOCAL, Access
 from pabal.gateway.app import Gateway
-from pabal.gateway.signature import Keys, read_keys
+from pabal.gateway.signature import Key, Keys, read_keys
 from pabal.runtime.listening import address_of, bound_socket
 from pabal.runtime.origins import Origins, is_loopback
 
@@ -42,26 +44,35 @@ class Address:
     keys: Path | None = None
     hosts: tuple[str, ...] = ()  # names of this gateway, beside those of loopback
     read_only: bool = False
+    token: str = ""  # of the dashboard, if there are no keys; empty: one that nobody can guess
 
 
-def serve(serving: Address, started: Callable[[str], None]) -> None:
-    """Serve until a signal; `started` is called with the address when the gateway answers."""
+def serve(serving: Address, started: Callable[[str, str], None]) -> None:
+    """Serve until a signal; `started` is called with the address and the token when the gateway answers."""
     if serving.keys is None and not is_loopback(serving.host):
         raise InvalidInput(
             f"{serving.host} can be reached from elsewhere, and nobody would have to prove who they are: make keys with"
             " `pabal gateway-keys add --keys FILE`, and give --keys FILE"
         )
     clock = SystemClock()
-    keys = None if serving.keys is None else Keys(read_keys(serving.keys), clock)
+    known = None if serving.keys is None else read_keys(serving.keys)
+    token = "" if known is not None else serving.token or secrets.token_urlsafe(24)
+    access = Access(known if known is not None else [Key(LOCAL, token, LOCAL)], clock)
+    keys = None if known is None else Keys(known, clock)
     with closing(bound_socket(serving.host, serving.port)) as bound:
-        asyncio.run(_run(serving, keys, bound, started, clock))
+        asyncio.run(_run(serving, access, keys, bound, lambda address: started(address, token), clock))
 
 
 async def _run(
-    serving: Address, keys: Keys | None, bound: socket.socket, started: Callable[[str], None], clock: Clock
+    serving: Address,
+    access: Access,
+    keys: Keys | None,
+    bound: socket.socket,
+    started: Callable[[str], None],
+    clock: Clock,
 ) -> None:
     async with pabal.aio.connect(serving.url, consumer="gateway") as mq:
-        gateway = Gateway(mq, clock, keys=keys, read_only=serving.read_only)
+        gateway = Gateway(mq, clock, access, keys=keys, read_only=serving.read_only)
         guarded = Guard(gateway, Origins(hosts=(serving.host, *serving.hosts)), any_host=keys is not None)
         server = _Server(_config(guarded), gateway)
         telling = asyncio.create_task(_tell(server, address_of("http", serving.host, bound), started))
@@ -156,7 +167,13 @@ class Guard:
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin")
         told = ""
-        if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):  # a link or picture of a page
+        # A link of another page may open the dashboard, which is the same for everybody and sends no cookie then.
+        opens = (scope.get("path"), scope.get("query_string"), headers.get(b"sec-fetch-mode")) == (
+            "/",
+            b"",
+            b"navigate",
+        )
+        if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin") and not opens:
             told = "pages of other sites may not call the gateway"
         elif not self._any_host and not self._origins.host_allowed(host):
             told = f"nothing here is called {host!r:.80}: start the gateway with --allow-host"

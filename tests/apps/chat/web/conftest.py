@@ -1,31 +1,22 @@
 """A running chat, two people, and Debian's Chromium for the tests of the page."""
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser
 
 from tests.apps.chat.running import Person, Up, running
 from tests.apps.chat.web.tab import Tab
+from tests.services.browser import running as browser_running
 
-CHROMIUM = "/usr/bin/chromium"
-expect.set_options(timeout=20_000)  # a busy machine is no fault of the page
 WIDE = {"width": 1200, "height": 800}
 OpenTab = Callable[..., Tab]
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    if not os.path.exists(CHROMIUM):
-        if os.environ.get("CI") == "true":
-            pytest.fail("CI must have Chromium: run scripts/system-packages")
-        pytest.skip("needs Chromium: run scripts/system-packages")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+    with browser_running() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="package")

@@ -3,66 +3,16 @@
 With PABAL_PICTURES=1 the pictures of the documentation are made anew.
 """
 
-import os
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from playwright.sync_api import expect
 
 from tests.apps.chat.running import PASSWORD, Person, Up
 from tests.apps.chat.web.conftest import OpenTab
 from tests.apps.chat.web.scene import played
-from tests.apps.chat.web.tab import Tab
-
-PICTURES = Path(__file__).parents[4] / "docs" / "pictures"
-
-# The smallest ratio of the luminances of a text and what lies behind it, over all texts that are shown.
-CONTRAST = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const rgba = (colour) => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
-    .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-  const behind = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = rgba(getComputedStyle(at).backgroundColor);
-      if (colour[3] === 255) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const worst = [99, ""];
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const element = walk.currentNode.parentElement;
-    if (!walk.currentNode.data.trim() || !element.checkVisibility({visibilityProperty: true})) continue;
-    if (element.closest(".hidden, noscript, .toast, :disabled")) continue;
-    const pair = [light(rgba(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
-    const ratio = (pair[0] + 0.05) / (pair[1] + 0.05);
-    if (ratio < worst[0]) worst.splice(0, 2, ratio, `${element.className} ${walk.currentNode.data.trim()}`);
-  }
-  return worst;
-}"""
-
-# Whatever can be pressed or typed into and has no name that a screen reader could say.
-NAMELESS = """() => [...document.querySelectorAll("button, input, textarea, a, dialog, nav, aside, [role=region]")]
-  .filter((element) => element.type !== "file" && !element.innerText?.trim() && !element.ariaLabel
-    && !element.labels?.length && !element.getAttribute("aria-labelledby"))
-  .map((element) => element.outerHTML)"""
-
-
-def shoot(tab: Tab, name: str, place: Path) -> None:
-    """Take a picture, for the documentation if it is asked for."""
-    folder = PICTURES if os.environ.get("PABAL_PICTURES") == "1" else place
-    tab.page.mouse.move(0, 0)
-    taken = tab.page.screenshot(animations="disabled")
-    Image.open(BytesIO(taken)).quantize(256, dither=Image.Dither.NONE).save(folder / f"{name}.png", optimize=True)
-    assert (folder / f"{name}.png").stat().st_size < 100_000
+from tests.services.browser import CONTRAST, NAMELESS, shoot
 
 
 @pytest.fixture(scope="package")
@@ -81,14 +31,14 @@ def test_the_page_is_readable_in_light_and_in_dark(open_tab: OpenTab, cast: dict
         assert bright is (scheme == "light")
         ratio, words = tab.evaluate(CONTRAST)
         assert ratio >= 4.5, words
-        shoot(tab, f"chat-{scheme}", tmp_path)
+        shoot(tab.page, f"chat-{scheme}", tmp_path)
 
 
 def test_a_narrow_page_shows_one_thing_at_a_time(open_tab: OpenTab, cast: dict[str, Person], tmp_path: Path) -> None:
     tab = played(open_tab, cast, "On the road", viewport={"width": 390, "height": 780}, color_scheme="light")
     expect(tab.page.locator("#room")).to_be_visible()
     expect(tab.page.locator(".sidebar")).to_be_hidden()
-    shoot(tab, "chat-narrow", tmp_path)
+    shoot(tab.page, "chat-narrow", tmp_path)
     tab.page.click("#members-button")
     expect(tab.page.locator("#members-panel")).to_be_visible()
     tab.page.keyboard.press("Escape")
@@ -159,4 +109,4 @@ def test_the_sign_in_page_is_readable(open_tab: OpenTab, tmp_path: Path) -> None
         tab = open_tab(color_scheme=scheme)
         expect(tab.page.locator("#signin")).to_be_visible()
         assert tab.evaluate(CONTRAST)[0] >= 4.5
-    shoot(tab, "chat-sign-in", tmp_path)
+    shoot(tab.page, "chat-sign-in", tmp_path)

@@ -1,16 +1,38 @@
-"""The documents that `--json` prints, one per line. Every key is always present; instants are ISO 8601 text in UTC."""
+"""Messages, consumers and queues as JSON documents, for the command line and for HTTP.
+
+Every key is always present; instants are ISO 8601 text in UTC.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 from pabal.clock import iso_stamp
+from pabal.errors import InvalidPolicy
 from pabal.message import Message
-from pabal.queues.delivery import Delivery
-from pabal.store import Consumer, Entry, Failure
+from pabal.queues.metrics import age_of_oldest
+from pabal.queues.queue import Queue
+from pabal.queues.schedules import Schedule
+from pabal.store import Consumer, Entry, Failure, Receipt, State
 
 Document = dict[str, Any]
+
+
+class QueueStatus(TypedDict):
+    """How many messages of a queue are in each state. If its policy cannot be read, `fault` says why."""
+
+    queue: str
+    ready: int
+    delayed: int
+    inflight: int
+    dead: int
+    done: int
+    corrupt: int
+    oldest_ready_seconds: float | None
+    paused: bool | None
+    fault: str | None
+
 
 _FIELDS = (
     "type version sender target attributes headers priority group dedup_key unique thread_id trace_id reply_to".split()
@@ -22,7 +44,22 @@ def instant(at: float | None) -> str | None:
     return iso_stamp(at) if at else None
 
 
-def delivery_document(delivery: Delivery) -> Document:
+class Leased(Protocol):
+    """A delivery, awaited or not."""
+
+    @property
+    def message(self) -> Message: ...
+    @property
+    def receipt(self) -> Receipt: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def failure(self) -> Failure | None: ...
+    @property
+    def queue(self) -> str: ...
+
+
+def delivery_document(delivery: Leased) -> Document:
     return {
         "queue": delivery.queue,
         "id": delivery.message.id,
@@ -60,6 +97,11 @@ def consumer_document(consumer: Consumer) -> Document:
     }
 
 
+def schedule_document(schedule: Schedule) -> Document:
+    names = ("name", "queue", "cron", "every", "timezone", "catch_up", "type", "body")
+    return {**{name: getattr(schedule, name) for name in names}, "next": instant(schedule.next)}
+
+
 def failure_document(failure: Failure | None) -> Document | None:
     if failure is None:
         return None
@@ -84,3 +126,25 @@ def message_fields(message: Message | None) -> Document:
         "created_at": instant(message.created_at),
         "expires_at": instant(message.expires_at),
     }
+
+
+def status_document(queue: Queue, now: float) -> QueueStatus:
+    """Count the messages of a queue, and say whether it is paused."""
+    counts = {str(state): count for state, count in queue.counts().items()}
+    paused, fault = None, None
+    try:
+        paused = queue.paused
+    except InvalidPolicy as exc:  # the figures of the queue, and other queues, are shown in any case
+        fault = str(exc)
+    return QueueStatus(
+        queue=queue.name,
+        ready=counts.get("ready", 0),
+        delayed=counts.get("delayed", 0),
+        inflight=counts.get("inflight", 0),
+        dead=counts.get("dead", 0),
+        done=counts.get("done", 0),
+        corrupt=counts.get("corrupt", 0),
+        oldest_ready_seconds=age_of_oldest(queue, State.READY, now),
+        paused=paused,
+        fault=fault,
+    )

@@ -1,0 +1,337 @@
+"""The calls of the HTTP interface, each with its method, path, types and the right that a key needs for it."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+import pabal.aio
+from pabal import jsontext
+from pabal.clock import Clock
+from pabal.errors import InvalidInput, InvalidPolicy, LeaseLost, MessageUnknown, QueueUnknown
+from pabal.gateway.api import types
+from pabal.names import check_name, no_queue
+from pabal.policy.policy import document_of, policy_from
+from pabal.queues.documents import (
+    Document,
+    consumer_document,
+    delivery_document,
+    entry_document,
+    schedule_document,
+    status_document,
+)
+from pabal.queues.metrics import age_of_oldest
+from pabal.queues.queue import Queue
+from pabal.store import Entry, State
+
+_PREVIEW = 2000  # characters of a body that is too large for a list
+_LISTED = 4096  # bytes of a body in a list
+_SLICE = 500  # messages that one request looks at, when it searches
+_BY_TEXT = ("type", "sender", "target", "group", "dedup_key", "unique", "thread_id", "trace_id", "reply_to")
+
+Act = Callable[..., Awaitable[Any]]
+A = TypeVar("A", bound=Act)
+
+
+class Call(NamedTuple):
+    """A call of the interface: `query` and `body` are the types of what it takes, `answer` that of what it gives."""
+
+    method: str
+    path: str
+    right: str
+    words: str
+    act: Act
+    query: type[msgspec.Struct] | None = None
+    body: Any = None
+    answer: Any = None
+    waits: bool = False  # until its client goes
+
+
+CALLS: list[Call] = []
+
+
+def call(method: str, path: str, right: str, answer: Any, **more: Any) -> Callable[[A], A]:
+    """Add a method of `Calls` to the table; the first line of its docstring is the summary."""
+
+    def add(act: A) -> A:
+        words = (act.__doc__ or "").partition("\n")[0]
+        CALLS.append(Call(method, path, right, words, act, answer=answer, **more))
+        return act
+
+    return add
+
+
+class Calls:
+    """Does what the calls say, with the queues of one connection."""
+
+    def __init__(self, mq: pabal.aio.Connection, clock: Clock) -> None:
+        self._mq = mq
+        self._clock = clock
+
+    # Queues
+
+    @call("GET", "/queues", "look", types.Queues)
+    async def list_queues(self) -> Document:
+        """List the queues with their figures."""
+        return {"queues": await self.figures()}
+
+    async def figures(self) -> list[types.QueueFigures]:
+        """Return the figures of every queue, by name."""
+        names = await self._mq.queues()
+        return await self._mq.threads(lambda: [self._figures(name) for name in names])
+
+    def _figures(self, name: str) -> types.QueueFigures:
+        queue = self._mq.blocking.queue(name)
+        counters = queue.store.counters(name)
+        now = self._clock.now()
+        return {
+            **status_document(queue, now),
+            "oldest_inflight_seconds": age_of_oldest(queue, State.INFLIGHT, now),
+            "published": counters.published,
+            "delivered": counters.delivered,
+            "acked": counters.acked,
+            "retried": counters.retried,
+            "dead_letters": dict(counters.dead),
+        }
+
+    @call("GET", "/queues/{queue}", "look", types.QueueOut)
+    async def show_queue(self, queue: str) -> Document:
+        """Show a queue with its policy."""
+        await self._known(queue)
+        figures = await self._mq.threads(self._figures, queue)
+        try:
+            policy = document_of(await self._mq.queue(queue).policy())
+        except InvalidPolicy:
+            policy = None
+        return {**figures, "policy": policy}
+
+    @call("PUT", "/queues/{queue}", "manage", types.Created)
+    async def create_queue(self, queue: str) -> Document:
+        """Make a queue, if it is not there."""
+        return {"created": await self._mq.queue(check_name(queue)).create()}
+
+    @call("DELETE", "/queues/{queue}", "manage", types.Removed, query=types.Forced)
+    async def delete_queue(self, queue: str, given: types.Forced) -> Document:
+        """Delete a queue with its policy; one that has messages only with `force`."""
+        return {"removed": await (await self._known(queue)).delete(force=given.force)}
+
+    @call("PUT", "/queues/{queue}/policy", "manage", types.QueueOut, body=dict[str, Any])
+    async def set_policy(self, queue: str, given: dict[str, Any]) -> Document:
+        """Give a queue a policy; what the document leaves out has its default."""
+        await (await self._known(queue)).configure(policy_from(given))
+        return await self.show_queue(queue)
+
+    @call("POST", "/queues/{queue}/pause", "manage", types.QueueOut)
+    async def pause_queue(self, queue: str) -> Document:
+        """Stop all leasing from a queue; publishing goes on."""
+        await (await self._known(queue)).pause()
+        return await self.show_queue(queue)
+
+    @call("POST", "/queues/{queue}/resume", "manage", types.QueueOut)
+    async def resume_queue(self, queue: str) -> Document:
+        """Let consumers take messages from a queue again."""
+        await (await self._known(queue)).resume()
+        return await self.show_queue(queue)
+
+    # Messages
+
+    @call("POST", "/queues/{queue}/messages", "send", types.PublishedMessages, body=types.NewMessages)
+    async def publish(self, queue: str, given: types.NewMessages) -> Document:
+        """Publish messages; they are on the disk when this answers. Makes the queue if it is not there."""
+        target = self._mq.queue(check_name(queue))
+        drafts = [await target.draft(_body_of(each), **_options(each)) for each in given.messages]
+        found = await target.publish_many(drafts)
+        return {"messages": [{"id": each.id, "duplicate": each.duplicate, "dead": each.dead} for each in found]}
+
+    @call("GET", "/queues/{queue}/messages", "look", types.MessagePage, query=types.Look)
+    async def list_messages(self, queue: str, given: types.Look) -> Document:
+        """List messages of one state without taking them, or search them."""
+        source = await self._known(queue)
+        found, after = await self._mq.threads(
+            _look, source.blocking, State(given.state), given.search, given.after, given.limit
+        )
+        return {"messages": [_stored(entry, _LISTED) for entry in found], "next": after}
+
+    @call("GET", "/queues/{queue}/messages/{id}", "look", types.StoredMessage, query=types.LookAtOne)
+    async def show_message(self, queue: str, id: str, given: types.LookAtOne) -> Document:
+        """Show one message, in whatever state it is."""
+        return _stored(await self._entry(queue, id), given.most)
+
+    @call("POST", "/queues/{queue}/lease", "receive", types.LeasedMessages, query=types.LeaseTerms, waits=True)
+    async def lease(self, queue: str, given: types.LeaseTerms) -> Document:
+        """Take messages; they come back if they are not settled before their visibility timeout ends."""
+        source = self._mq.queue(queue)
+        found = await source.lease(given.limit, visibility=given.visibility, wait=given.wait)
+        return {"messages": [delivery_document(each) for each in found]}
+
+    @call("POST", "/queues/{queue}/ack", "receive", types.Settled, body=types.Receipts)
+    async def ack(self, queue: str, given: types.Receipts) -> Document:
+        """Settle messages as done."""
+        source = self._mq.queue(queue)
+        return await _settled(given.receipts, source.ack)
+
+    @call("POST", "/queues/{queue}/nack", "receive", types.Settled, body=types.Failed)
+    async def nack(self, queue: str, given: types.Failed) -> Document:
+        """Settle messages as failed: the policy of the queue decides whether and when they come back."""
+        source = self._mq.queue(queue)
+        return await _settled(given.receipts, lambda receipt: source.nack(receipt, given.delay, given.reason))
+
+    @call("POST", "/queues/{queue}/bury", "receive", types.Settled, body=types.Failed)
+    async def bury(self, queue: str, given: types.Failed) -> Document:
+        """Settle messages as dead."""
+        if given.delay is not None:
+            raise InvalidInput("delay: a message that is buried does not come back")
+        source = self._mq.queue(queue)
+        return await _settled(given.receipts, lambda receipt: source.bury(receipt, given.reason))
+
+    @call("POST", "/queues/{queue}/extend", "receive", types.Settled, body=types.Extension)
+    async def extend(self, queue: str, given: types.Extension) -> Document:
+        """Let leases end later."""
+        source = self._mq.queue(queue)
+        return await _settled(given.receipts, lambda receipt: source.extend(receipt, given.seconds))
+
+    @call("POST", "/queues/{queue}/redrive", "manage", types.Acted, body=types.Selection)
+    async def redrive(self, queue: str, given: types.Selection) -> Document:
+        """Make dead messages ready again, with no attempts counted."""
+        source = await self._known(queue)
+        ids, after = await self._chosen(source, State.DEAD, given)
+        return {"ids": ids if given.dry_run else await source.revive(ids), "next": after}
+
+    @call("POST", "/queues/{queue}/remove", "manage", types.Acted, body=types.Removal)
+    async def remove(self, queue: str, given: types.Removal) -> Document:
+        """Remove messages of one state for good; those in flight never."""
+        source = await self._known(queue)
+        state = State(given.state)
+        ids, after = await self._chosen(source, state, given)
+        if ids and not given.dry_run:
+            await self._mq.threads(
+                lambda: source.blocking.store.purge(queue, state, limit=len(ids), ids=ids),
+            )
+        return {"ids": ids, "next": after}
+
+    @call("POST", "/queues/{queue}/cancel", "manage", types.Acted, body=types.Cancellation)
+    async def cancel(self, queue: str, given: types.Cancellation) -> Document:
+        """Take back messages that wait; their ids are remembered as after an ack."""
+        source = await self._known(queue)
+        return {"ids": await source.cancel(given.ids, inflight=given.inflight), "next": None}
+
+    # The store
+
+    @call("GET", "/consumers", "look", types.Consumers)
+    async def list_consumers(self) -> Document:
+        """List the consumers of the last hour, and what each one holds."""
+        return {"consumers": [consumer_document(each) for each in await self._mq.consumers()]}
+
+    @call("GET", "/schedules", "look", types.Schedules)
+    async def list_schedules(self) -> Document:
+        """List the schedules with their next times."""
+        return {"schedules": [schedule_document(each) for each in await self._mq.schedules()]}
+
+    async def facts(self) -> dict[str, str]:
+        """Return the facts of the store: place, format, how readers are woken."""
+        return dict(await self._mq.threads(self._mq.blocking.store.facts))
+
+    async def _known(self, name: str) -> pabal.aio.Queue:
+        names = await self._mq.queues()
+        if name not in names:
+            raise QueueUnknown(no_queue(check_name(name), names))
+        return self._mq.queue(name)
+
+    async def _entry(self, queue: str, id: str) -> Entry:
+        entry = await (await self._known(queue)).find(id)
+        if entry is None:
+            raise MessageUnknown(f"no message {id!r:.140} in {queue}")
+        return entry
+
+    async def _chosen(
+        self, source: pabal.aio.Queue, state: State, given: types.Selection
+    ) -> tuple[list[str], str | None]:
+        """Return the ids of a slice of the selection, and where the next slice begins."""
+        if given.ids is not msgspec.UNSET:
+            entries = [await source.find(id) for id in given.ids]
+            return [entry.id for entry in entries if entry is not None and entry.state is state], None
+        found, after = await self._mq.threads(_look, source.blocking, state, given.search, given.after, _SLICE)
+        return [entry.id for entry in found], after
+
+
+def _body_of(message: types.NewMessage) -> Any:
+    if message.body_encoding is None:
+        return message.body
+    try:
+        return b64decode(message.body, validate=True)
+    except (NotBase64, TypeError, ValueError) as exc:
+        raise InvalidInput(f"body: not base64 text, as body_encoding says: {exc}") from exc
+
+
+def _options(message: types.NewMessage) -> dict[str, Any]:
+    fields = (name for name in message.__struct_fields__ if name not in ("body", "body_encoding"))
+    return {name: value for name in fields if (value := getattr(message, name)) is not None}
+
+
+async def _settled(receipts: list[str], settle: Callable[[str], Awaitable[None]]) -> Document:
+    """Settle each receipt; raise one LeaseLost for all that are stale, after the others are settled."""
+    outcomes = await asyncio.gather(*(settle(receipt) for receipt in receipts), return_exceptions=True)
+    lost: list[str] = []
+    for outcome in outcomes:
+        if isinstance(outcome, LeaseLost):
+            lost += outcome.receipts
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    if lost:
+        words = f"{len(lost)} of {len(receipts)} receipts are stale: their messages are settled or leased again"
+        raise LeaseLost(words, tuple(lost))
+    return {"settled": len(receipts)}
+
+
+def _look(queue: Queue, state: State, search: str, after: str, limit: int) -> tuple[list[Entry], str | None]:
+    """Return up to `limit` messages that fit, of a slice of bounded length, and the cursor behind them."""
+    if not search:
+        found = queue.browse(state, after=after, limit=limit)
+        return found, found[-1].cursor if len(found) == limit else None
+    wanted = search.casefold()
+    seen = queue.browse(state, after=after, limit=_SLICE)
+    found = []
+    for entry in seen:
+        if any(wanted in text.casefold() for text in _texts(entry)):
+            found.append(entry)
+            if len(found) == limit:
+                return found, entry.cursor
+    return found, seen[-1].cursor if len(seen) == _SLICE else None
+
+
+def _texts(entry: Entry) -> Iterator[str]:
+    """Yield the texts of a message in which a search looks, the short ones first."""
+    yield entry.id
+    if entry.failure is not None:
+        yield entry.failure.code
+        yield entry.failure.reason
+    message = entry.message
+    if message is None:
+        yield entry.data.decode("utf-8", "replace")
+        return
+    yield from (getattr(message, name) for name in _BY_TEXT)
+    for name, value in message.headers.items():
+        yield f"{name}: {value}"
+    if message.attributes:
+        yield jsontext.encode(message.attributes).decode()
+    yield body_text(message.body)
+
+
+def body_text(body: Any) -> str:
+    """Return a body as text: JSON, or bytes that may be text."""
+    return body.decode("utf-8", "replace") if isinstance(body, bytes) else jsontext.encode(body).decode()
+
+
+def _stored(entry: Entry, most: int) -> Document:
+    document = entry_document(entry)
+    body = None if entry.message is None else entry.message.body
+    text = body_text(body) if entry.message is not None else ""
+    size = len(body) if isinstance(body, bytes) else len(text.encode())
+    if size > most:
+        document["body"] = None
+    return {**document, "body_bytes": size, "body_text": text[:_PREVIEW], "cursor": entry.cursor}

@@ -1,0 +1,400 @@
+"""Serves the dashboard and the HTTP interface: finds the call, checks the key, reads types and writes answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from fnmatch import fnmatchcase
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+import pabal.aio
+from pabal import jsontext
+from pabal.clock import Clock
+from pabal.errors import (
+    InvalidInput,
+    LeaseLost,
+    MessageUnknown,
+    PabalError,
+    QueueFull,
+    QueueNotEmpty,
+    QueueUnknown,
+    StoreError,
+    StoreFull,
+    TooLarge,
+)
+from pabal.gateway.api.access import Access
+from pabal.gateway.api.calls import CALLS, Call, Calls
+from pabal.gateway.api.live import Live
+from pabal.gateway.api.openapi import openapi
+from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, client_gone, read_body
+from pabal.gateway.signature import Key
+
+log = logging.getLogger("pabal.gateway")
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SAFE = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_JSON = {"content-type": "application/json", "cache-control": "no-store", **_SAFE}
+_STATUS: tuple[tuple[type[PabalError], int], ...] = (
+    (QueueUnknown, 404),
+    (MessageUnknown, 404),
+    (LeaseLost, 409),
+    (QueueNotEmpty, 409),
+    (QueueFull, 429),
+    (TooLarge, 413),
+    (InvalidInput, 400),
+    (StoreFull, 507),
+    (StoreError, 503),
+)
+MOST_BYTES = 72 << 20  # of a request: a message of the largest size
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = _JSON
+
+
+class Refused(Exception):
+    """A request that is refused before a call is made."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+
+class _Asked(NamedTuple):
+    """A request: its call with the values of the path, or a path that is none."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    cookie: str
+    secure: bool
+
+
+class ApiServer:
+    """The dashboard at `/`, its files under `/ui/`, its stream at `/events`, and the calls."""
+
+    def __init__(self, mq: pabal.aio.Connection, clock: Clock, access: Access, *, read_only: bool) -> None:
+        self._calls = Calls(mq, clock)
+        self._live = Live(self._calls, clock)
+        self._access = access
+        self._read_only = read_only
+        self._waiting: set[asyncio.Task[Any]] = set()
+
+    def takes(self, scope: Scope) -> bool:
+        """Return whether a request is for the dashboard or the interface, and not for SQS."""
+        path: str = scope["path"]
+        if path == "/":
+            asks_sqs = b"Action=" in scope["query_string"] or scope["method"] not in ("GET", "HEAD")
+            return not asks_sqs
+        return path.startswith(("/ui/", "/queues/")) or path in (
+            "/queues",
+            "/consumers",
+            "/schedules",
+            "/events",
+            "/openapi.json",
+            "/session",
+            "/favicon.ico",
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        port = (scope.get("server") or ("", 0))[1]
+        asked = _Asked(
+            scope["method"],
+            scope["path"],
+            scope["query_string"].decode("latin-1"),
+            headers,
+            f"pabal-{port}",  # browsers send a cookie to every port of a host
+            scope["scheme"] == "https",
+        )
+        try:
+            if asked.path == "/events":
+                await self._stream(self._allowed(asked, "look", ""), receive, send)
+                return
+            answer = await self._answered(asked, receive, scope.get("raw_path", b"").decode("latin-1"))
+        except Refused as exc:
+            answer = _refusal(exc.status, exc.code, str(exc), exc.headers)
+        except ClientGone:
+            return
+        pairs = {**answer.headers, "content-length": str(len(answer.body))}
+        await _begin(send, answer.status, pairs)
+        await send({"type": "http.response.body", "body": b"" if asked.method == "HEAD" else answer.body})
+
+    def dismiss(self) -> None:
+        """End streams and long polls: what a poll would have taken stays in its queue."""
+        for task in self._waiting:
+            task.cancel()
+
+    def close(self) -> None:
+        self._live.close()
+
+    async def _answered(self, asked: _Asked, receive: Receive, raw_path: str) -> Answer:
+        try:
+            if asked.method in ("GET", "HEAD"):
+                if asked.path == "/":
+                    return self._page(asked)
+                if asked.path.startswith("/ui/"):
+                    return _file(asked.path.removeprefix("/ui/"), asked.headers)
+                if asked.path == "/favicon.ico":
+                    return _file("icon.svg", asked.headers)
+                if asked.path == "/openapi.json":
+                    return Answer(200, _openapi_text())
+                if asked.path == "/session":
+                    return self._session(asked)
+            if asked.path == "/session":
+                return await self._sign(asked, receive)
+            return await self._call(asked, receive, raw_path)
+        except LeaseLost as exc:
+            return _refusal(409, exc.code, str(exc), receipts=list(exc.receipts))
+        except PabalError as exc:
+            status = next((status for kind, status in _STATUS if isinstance(exc, kind)), 500)
+            return _refusal(status, exc.code, str(exc), {"retry-after": "1"} if status in (429, 503) else {})
+        except TimeoutError:
+            return _refusal(408, "RequestTimeout", f"the body did not come within {BODY_SECONDS:g} seconds")
+        except (ClientGone, Refused):
+            raise
+        except Exception:
+            log.exception("a request failed")
+            return _refusal(500, "InternalError", "the request failed; the log of the gateway says why")
+
+    # Access
+
+    def _key(self, asked: _Asked) -> Key:
+        key = self._access.key_of(asked.headers, asked.cookie)
+        if key is None:
+            way = (
+                "open the address that `pabal gateway` printed, or send its token as `Authorization: Bearer TOKEN`"
+                if self._access.local
+                else "sign in with a key and its secret (HTTP Basic)"
+            )
+            raise Refused(401, "NotSignedIn", f"this request has no key: {way}")
+        return key
+
+    def _allowed(self, asked: _Asked, right: str, queue: str) -> Key:
+        """Return the key of a request; refuse one that lacks a right, or may not use the queue."""
+        key = self._key(asked)
+        if self._read_only and right != "look":
+            raise Refused(403, "ReadOnly", "this gateway only shows: start it without --read-only to change something")
+        if right not in key.rights:
+            raise Refused(403, "NotAllowed", f"the key {key.access_key} has no right to {right}")
+        if queue and not any(fnmatchcase(queue, pattern) for pattern in key.queues):
+            raise Refused(403, "NotAllowed", f"the key {key.access_key} may not use the queue {queue:.140}")
+        return key
+
+    def _page(self, asked: _Asked) -> Answer:
+        """Return the page; a token in the URL becomes a cookie, and leaves the address bar."""
+        if (key := self._access.key_in_query(asked.query)) is not None:
+            cookie = self._access.cookie(key, asked.cookie, secure=asked.secure)
+            return Answer(303, b"", {"location": "/", "set-cookie": cookie, "cache-control": "no-store", **_SAFE})
+        return _file("index.html", asked.headers)
+
+    def _session(self, asked: _Asked) -> Answer:
+        key = self._access.key_of(asked.headers, asked.cookie)
+        rights = [] if key is None else [r for r in key.rights if r == "look" or not self._read_only]
+        found = {"signed_in": key is not None, "local": self._access.local, "rights": rights}
+        return Answer(200, jsontext.encode({**found, "name": key.name if key else "", "read_only": self._read_only}))
+
+    async def _sign(self, asked: _Asked, receive: Receive) -> Answer:
+        """Sign a browser in with a key, or out."""
+        if asked.method == "DELETE":
+            gone = f"{asked.cookie}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
+            return Answer(200, b"{}", {**_JSON, "set-cookie": gone})
+        if asked.method != "POST":
+            raise Refused(405, "MethodNotAllowed", "GET, POST and DELETE are allowed here", allow="GET, POST, DELETE")
+        given = _read(await read_body(receive, 1 << 16), _Credentials, asked.headers)
+        key = self._access.key(given.key or "local", given.secret)
+        if key is None:
+            raise Refused(401, "NotSignedIn", "this key and secret do not belong together")
+        cookie = self._access.cookie(key, asked.cookie, secure=asked.secure)
+        return Answer(200, b"{}", {**_JSON, "set-cookie": cookie})
+
+    # Calls
+
+    async def _call(self, asked: _Asked, receive: Receive, raw_path: str) -> Answer:
+        call, values = _found(asked.method, raw_path or asked.path)
+        key = self._allowed(asked, call.right, values.get("queue", ""))
+        arguments: list[Any] = []
+        if call.query is not None:
+            arguments.append(_read_query(asked.query, call.query))
+        elif asked.query:
+            raise InvalidInput(f"{call.method} {call.path} takes no query; found {asked.query:.80}")
+        body = await read_body(receive, MOST_BYTES)
+        if call.body is not None:
+            arguments.append(_read(body, call.body, asked.headers))
+        act = call.act(self._calls, *values.values(), *arguments)
+        result = await (self._while_there(act, receive) if call.waits else act)
+        return Answer(200, jsontext.encode(_visible(key, call.path, result)))
+
+    async def _while_there(self, act: Any, receive: Receive) -> Any:
+        """Wait for a call as long as its client is there; a stop of the gateway ends it."""
+        acting = asyncio.ensure_future(act)
+        going = asyncio.ensure_future(client_gone(receive))
+        self._waiting.add(acting)
+        try:
+            await asyncio.wait([acting, going], return_when=asyncio.FIRST_COMPLETED)
+            if not acting.done():
+                raise ClientGone
+            if acting.cancelled():
+                raise Refused(503, "Stopping", "the gateway is being stopped: ask again")
+            return acting.result()
+        finally:
+            self._waiting.discard(acting)
+            acting.cancel()
+            going.cancel()
+
+    async def _stream(self, key: Key, receive: Receive, send: Send) -> None:
+        """Send the figures of the queues as server-sent events until the client goes."""
+        head = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no", **_SAFE}
+        await _begin(send, 200, head)
+        sending = asyncio.ensure_future(self._send_events(key, send))
+        going = asyncio.ensure_future(client_gone(receive))
+        self._waiting.add(sending)
+        try:
+            await asyncio.wait([sending, going], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.discard(sending)
+            sending.cancel()
+            going.cancel()
+        if sending.cancelled() or not sending.done():
+            await asyncio.gather(sending, return_exceptions=True)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send_events(self, key: Key, send: Send) -> None:
+        async with aclosing(self._live.watch()) as figures:
+            async for text in _texts(figures, key):
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+
+
+class _Credentials(msgspec.Struct, forbid_unknown_fields=True):
+    """What a browser signs in with; without a key the secret is the token of the gateway."""
+
+    secret: str
+    key: str = ""
+
+
+async def _texts(figures: AsyncGenerator[dict[str, Any], None], key: Key) -> AsyncGenerator[bytes, None]:
+    async for found in figures:
+        shown = {**found, "queues": [each for each in found["queues"] if _may_see(key, each["queue"])]}
+        yield b"data: " + jsontext.encode(shown) + b"\n\n"
+
+
+def _visible(key: Key, path: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a list what belongs to queues that the key may not use."""
+    if path == "/consumers":
+        seen = [
+            {**each, "holds": [h for h in each["holds"] if _may_see(key, h["queue"])]} for each in result["consumers"]
+        ]
+        return {"consumers": seen}
+    if path in ("/queues", "/schedules"):
+        [(name, rows)] = result.items()
+        return {name: [row for row in rows if _may_see(key, row["queue"])]}
+    return result
+
+
+def _may_see(key: Key, queue: str) -> bool:
+    return any(fnmatchcase(queue, pattern) for pattern in key.queues)
+
+
+def _found(method: str, path: str) -> tuple[Call, dict[str, str]]:
+    """Return the call of a method and a path, with the values in the path."""
+    allowed = []
+    for pattern, call in _patterns():
+        if (match := pattern.fullmatch(path)) is not None:
+            if call.method == method:
+                return call, {name: unquote(value) for name, value in match.groupdict().items()}
+            allowed.append(call.method)
+    if not allowed:
+        raise Refused(404, "NotFound", f"nothing is at {path:.140}; GET /openapi.json describes all calls")
+    raise Refused(405, "MethodNotAllowed", f"{' and '.join(allowed)} are allowed here", allow=", ".join(allowed))
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], Call]]:
+    return [(re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", call.path)), call) for call in CALLS]
+
+
+@cache
+def _openapi_text() -> bytes:
+    return json.dumps(openapi(), indent=1).encode()
+
+
+def _read_query(text: str, kind: type[Any]) -> Any:
+    pairs = parse_qsl(text, keep_blank_values=True)
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        raise InvalidInput("a parameter of the query is given twice")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        raise InvalidInput(f"query: {exc}") from exc
+
+
+def _read(body: bytes, kind: Any, headers: Mapping[str, str]) -> Any:
+    """Read a body. Only JSON that says so: what a form of another page sends never does."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "NotJson", "send the body as JSON, with `Content-Type: application/json`")
+    try:
+        return msgspec.convert(jsontext.read(body), kind)
+    except msgspec.ValidationError as exc:
+        raise InvalidInput(f"body: {exc}") from exc
+
+
+def _refusal(
+    status: int, code: str, message: str, headers: Mapping[str, str] | None = None, receipts: list[str] | None = None
+) -> Answer:
+    error = {"code": code, "message": message, "receipts": receipts or []}
+    return Answer(status, jsontext.encode({"error": error}), {**_JSON, **(headers or {})})
+
+
+@cache
+def _read_file(name: str) -> tuple[bytes, str] | None:
+    folder = resources.files("pabal.gateway") / "web"
+    if name not in {each.name for each in folder.iterdir()}:
+        return None
+    data = (folder / name).read_bytes()
+    return data, f'"{sha256(data).hexdigest()[:20]}"'
+
+
+def _file(name: str, headers: Mapping[str, str]) -> Answer:
+    found = _read_file(name)
+    kind = _TYPES.get(f".{name.rpartition('.')[2]}")
+    if found is None or kind is None:
+        raise Refused(404, "NotFound", f"there is no file {name:.80}")
+    data, tag = found
+    head = {"content-type": kind, "etag": tag, "cache-control": "no-cache", **_SAFE}
+    return Answer(304, b"", head) if headers.get("if-none-match") == tag else Answer(200, data, head)
+
+
+async def _begin(send: Send, status: int, headers: Mapping[str, str]) -> None:
+    pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})

@@ -1,0 +1,307 @@
+"""What requests over HTTP take, and what they are answered with. The OpenAPI document is made from these types."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from pabal.queues.documents import QueueStatus
+
+MOST = 1000  # messages or receipts in one request
+WAIT = 50.0  # seconds of a long poll: many proxies end a request after 60
+
+StateName = Literal["ready", "delayed", "inflight", "dead", "done", "corrupt"]
+Removable = Literal["ready", "delayed", "dead", "done", "corrupt"]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+Ids = Annotated[list[str], Meta(min_length=1, max_length=MOST)]
+
+
+class _Given(msgspec.Struct, forbid_unknown_fields=True):
+    """Refuses what it does not know: a mistyped name is a mistake."""
+
+
+class NewMessage(_Given):
+    """A message to publish. Only the body is needed; bytes are base64 text with `body_encoding`."""
+
+    body: Any
+    body_encoding: Literal["base64"] | None = None
+    id: str | None = None
+    type: str | None = None
+    version: int | None = None
+    sender: str | None = None
+    target: str | None = None
+    attributes: dict[str, Any] | None = None
+    headers: dict[str, str] | None = None
+    priority: int | Literal["critical", "high", "normal", "low"] | None = None
+    group: str | None = None
+    dedup_key: str | None = None
+    thread_id: str | None = None
+    trace_id: str | None = None
+    reply_to: str | None = None
+    ttl: float | None = None
+    delay: float | None = None
+    at: datetime | None = None
+    unique: str | None = None
+
+
+class NewMessages(_Given):
+    """Messages that are published in one commit."""
+
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=MOST)]
+
+
+class PublishedMessage(TypedDict):
+    """The id of a message; for a duplicate that of the first one. `dead`: the body does not fit the queue's schema."""
+
+    id: str
+    duplicate: bool
+    dead: bool
+
+
+class PublishedMessages(TypedDict):
+    messages: list[PublishedMessage]
+
+
+class LeaseTerms(_Given):
+    """How many messages to take, how long to wait for the first, and how long they belong to the caller (seconds)."""
+
+    limit: Count = 1
+    wait: Annotated[float, Meta(ge=0, le=WAIT)] = 0.0
+    visibility: float | None = None
+
+
+class FailureOut(TypedDict):
+    """Why an attempt failed, or why a message is dead."""
+
+    code: str
+    reason: str
+    at: str | None
+    attempt: int
+    consumer: str
+
+
+class MessageFields(TypedDict):
+    """What is fixed at publish. All is null if the message itself is no longer stored."""
+
+    queue: str
+    id: str
+    attempt: int
+    failure: FailureOut | None
+    body: Any
+    body_encoding: Literal["base64"] | None
+    type: str | None
+    version: int | None
+    sender: str | None
+    target: str | None
+    attributes: dict[str, Any] | None
+    headers: dict[str, str] | None
+    priority: int | None
+    group: str | None
+    dedup_key: str | None
+    unique: str | None
+    thread_id: str | None
+    trace_id: str | None
+    reply_to: str | None
+    created_at: str | None
+    expires_at: str | None
+
+
+class LeasedMessage(MessageFields):
+    """A message that belongs to the caller until it settles it with this receipt, or the visibility timeout ends."""
+
+    receipt: str
+
+
+class LeasedMessages(TypedDict):
+    messages: list[LeasedMessage]
+
+
+class StoredMessage(MessageFields):
+    """A message as it lies in its queue. `data` is base64 of what could not be read.
+
+    `body_bytes` is the size of the body as text. A body that is larger than asked for is null, with its beginning in
+    `body_text`.
+    """
+
+    state: StateName
+    due_at: str | None
+    data: str | None
+    body_bytes: int
+    body_text: str | None
+    cursor: str
+
+
+class MessagePage(TypedDict):
+    """Messages of one state. `next` is what to give as `after` for those that follow, or null at the end."""
+
+    messages: list[StoredMessage]
+    next: str | None
+
+
+class Look(_Given):
+    """Which messages to list. `search` is text in the id, type, body, headers, attributes or failure."""
+
+    state: StateName = "ready"
+    search: str = ""
+    after: str = ""
+    limit: Count = 50
+
+
+class LookAtOne(_Given):
+    """`most`: the largest body, in bytes, that is answered whole."""
+
+    most: Annotated[int, Meta(ge=0)] = 1 << 20
+
+
+class Receipts(_Given):
+    """The receipts of leases, to be settled together."""
+
+    receipts: Ids
+
+
+class Failed(_Given):
+    """The receipts of messages that failed. Without a delay the policy of the queue decides when they come back."""
+
+    receipts: Ids
+    reason: str = ""
+    delay: float | None = None
+
+
+class Extension(_Given):
+    """Leases that end so many seconds from now."""
+
+    receipts: Ids
+    seconds: float
+
+
+class Settled(TypedDict):
+    """How many messages were settled or extended: all. If some receipts are stale, the answer is an error."""
+
+    settled: int
+
+
+class Selection(_Given):
+    """Some messages of one state: those with these ids, or all whose text fits `search`.
+
+    A request acts on a slice; `after` is the `next` of the answer before. With `dry_run` they are only counted.
+    """
+
+    ids: Ids | UnsetType = UNSET
+    search: str = ""
+    after: str = ""
+    dry_run: bool = False
+
+
+class Removal(Selection, kw_only=True):
+    """Messages to remove for good."""
+
+    state: Removable
+
+
+class Acted(TypedDict):
+    """The ids of the messages that were changed, or would be. `next` is null if there are no more to look at."""
+
+    ids: list[str]
+    next: str | None
+
+
+class Cancellation(_Given):
+    """Waiting messages that nobody shall get; with `inflight` also those that a consumer holds."""
+
+    ids: Ids
+    inflight: bool = False
+
+
+class Forced(_Given):
+    """With `force` a queue is deleted although it has messages."""
+
+    force: bool = False
+
+
+class Removed(TypedDict):
+    """How many messages were removed."""
+
+    removed: int
+
+
+class QueueFigures(QueueStatus):
+    """What a queue holds, and what has happened in it since its store was made."""
+
+    oldest_inflight_seconds: float | None
+    published: int
+    delivered: int
+    acked: int
+    retried: int
+    dead_letters: dict[str, int]
+
+
+class Queues(TypedDict):
+    queues: list[QueueFigures]
+
+
+class QueueOut(QueueFigures):
+    """A queue with its policy, in the names of policy documents; null, with a `fault`, if nobody can read it."""
+
+    policy: dict[str, Any] | None
+
+
+class Created(TypedDict):
+    """Whether the queue was not there before."""
+
+    created: bool
+
+
+class HeldMessages(TypedDict):
+    queue: str
+    messages: int
+    since: str | None
+
+
+class ConsumerOut(TypedDict):
+    """A consumer of the last hour, and what it holds."""
+
+    consumer: str | None
+    host: str | None
+    pid: int | None
+    since: str | None
+    seen: str | None
+    holds: list[HeldMessages]
+
+
+class Consumers(TypedDict):
+    consumers: list[ConsumerOut]
+
+
+class ScheduleOut(TypedDict):
+    """A message that comes again and again, and when it comes next."""
+
+    name: str
+    queue: str
+    cron: str | None
+    every: float | None
+    timezone: str | None
+    catch_up: str
+    type: str | None
+    body: Any
+    next: str | None
+
+
+class Schedules(TypedDict):
+    schedules: list[ScheduleOut]
+
+
+class ErrorOut(TypedDict):
+    """Why a request was refused. `receipts` are those that are stale, if that is the reason."""
+
+    code: str
+    message: str
+    receipts: list[str]
+
+
+class Refusal(TypedDict):
+    """The answer to every request that is refused or fails."""
+
+    error: ErrorOut

@@ -1,0 +1,58 @@
+// A body on the page: JSON folded and coloured, text, or bytes as hexadecimal. Nothing of it becomes markup.
+
+import { el } from "./dom.js";
+import { count, visible } from "./format.js";
+
+const OPEN_DEPTH = 3;
+const MOST_ITEMS = 200;
+
+export function bodyView(message) {
+  if (message.created_at === null) {
+    if (!message.data) return el("p.soft", {}, "Only the record of this message is kept, not the message itself.");
+    return bytesView(atob(message.data));
+  }
+  if (message.body_encoding === "base64" && message.body !== null) return bytesView(atob(message.body));
+  if (message.body === null && message.body_bytes > 4) {
+    return el("div", {}, el("p.soft", {}, `The body has ${count(message.body_bytes)} bytes; this is its beginning.`), text(message.body_text));
+  }
+  if (typeof message.body === "string") return text(message.body);
+  return el("div.json", {}, value(message.body, 0));
+}
+
+const text = (words) => el("pre.body", {}, visible(words));
+
+function bytesView(bytes) {
+  const lines = [];
+  for (let at = 0; at < Math.min(bytes.length, 4096); at += 16) {
+    const part = [...bytes.slice(at, at + 16)].map((letter) => letter.charCodeAt(0));
+    const hex = part.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+    const plain = part.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${hex.padEnd(47)}  ${plain}`);
+  }
+  const rest = bytes.length > 4096 ? [el("p.soft", {}, `${count(bytes.length)} bytes; the first 4,096 are shown.`)] : [];
+  return el("div", {}, el("pre.body", {}, lines.join("\n")), ...rest);
+}
+
+// A value with its name in front, if it has one. Objects and lists can be folded.
+function value(found, depth, name = null) {
+  const label = name === null ? [] : [el("span.name", {}, `"${visible(name)}"`), ": "];
+  if (found === null || typeof found !== "object") {
+    const kind = found === null ? "null" : typeof found;
+    return el("div", {}, label, el(`span.${kind}`, {}, kind === "string" ? `"${visible(found)}"` : String(found)));
+  }
+  const list = Array.isArray(found);
+  const entries = list ? found.map((item) => [null, item]) : Object.entries(found);
+  const [open, close] = list ? ["[", "]"] : ["{", "}"];
+  if (!entries.length) return el("div", {}, label, open + close);
+  const inside = el("div.inside");
+  const unfold = () => {
+    if (inside.childElementCount) return;
+    inside.append(...entries.slice(0, MOST_ITEMS).map(([own, item]) => value(item, depth + 1, own)));
+    if (entries.length > MOST_ITEMS) inside.append(el("div.soft", {}, `… ${count(entries.length - MOST_ITEMS)} more`));
+  };
+  const opened = depth < OPEN_DEPTH && entries.length <= MOST_ITEMS;
+  const words = `${open} ${count(entries.length)} ${list ? "item" : "field"}${entries.length === 1 ? "" : "s"} ${close}`;
+  const details = el("details", { open: opened, ontoggle: () => details.open && unfold() }, el("summary", {}, label, words), inside);
+  if (opened) unfold();
+  return details;
+}

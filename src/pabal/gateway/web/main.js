@@ -1,0 +1,136 @@
+// Which page is shown, the stream of figures, signing in, and the theme.
+
+import { loadSession, onSignedOut, post, remove, session } from "./api.js";
+import { $, el, toast } from "./dom.js";
+import { ConsumersPage, SchedulesPage } from "./lists.js";
+import { MessagePage } from "./message.js";
+import { Overview } from "./overview.js";
+import { QueuePage } from "./queue.js";
+
+const SILENCE = 4000; // milliseconds without news, after which the figures are old
+
+let page = null;
+let latest = null;
+let stream = null;
+let heard = 0;
+
+function route() {
+  if (!session.signedIn) return signIn();
+  const [path, query = ""] = location.hash.slice(1).split("?");
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const search = new URLSearchParams(query).get("search") ?? "";
+  const [section, queue, state = "ready", id] = parts;
+  if (section === "queues" && state === "message") page = new MessagePage(queue, id);
+  else if (section === "queues" && queue) page = new QueuePage(queue, state, search);
+  else if (section === "consumers") page = new ConsumersPage();
+  else if (section === "schedules") page = new SchedulesPage();
+  else page = new Overview();
+  $("page").replaceChildren(page.element);
+  for (const link of document.querySelectorAll("nav [data-section]")) {
+    const own = link.dataset.section === (section ?? "queues");
+    if (own) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = [parts.slice(1).join(" "), "Pabal"].filter(Boolean).join(" · ");
+  if (latest) page.show(latest);
+}
+
+function listen() {
+  stream?.close();
+  stream = new EventSource("/events");
+  stream.onmessage = (event) => {
+    latest = JSON.parse(event.data);
+    heard = Date.now();
+    state(latest.fault ? "bad" : "good", latest.fault ? "the store does not answer" : "live", latest.fault ?? "");
+    if (!latest.fault) page?.show(latest);
+  };
+  stream.onerror = () => {
+    if (stream.readyState === EventSource.CLOSED) setTimeout(resume, 1000);
+    state("bad", "not connected", "The gateway does not answer. This page goes on by itself when it is back.");
+  };
+}
+
+// A gateway that was started again may not know this browser any more.
+async function resume() {
+  try {
+    if (await loadSession()) listen();
+    else signIn();
+  } catch {
+    setTimeout(resume, 1000);
+  }
+}
+
+function state(kind, words, banner = "") {
+  $("live").className = `dot ${kind}`;
+  $("live-text").textContent = words;
+  $("banner").textContent = banner;
+  $("banner").hidden = !banner;
+}
+
+setInterval(() => {
+  if (session.signedIn && heard && Date.now() - heard > SILENCE && $("live").classList.contains("good")) {
+    state("warn", "waiting for news");
+  }
+}, 1000);
+
+function signIn() {
+  stream?.close();
+  session.signedIn = false;
+  $("sign-out").hidden = true;
+  state("", "not signed in");
+  const key = el("input", { name: "username", autocomplete: "username" });
+  const secret = el("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
+  const words = session.local
+    ? "Open the address that the gateway printed when it started, or paste its token here. A gateway that was started again has a new token."
+    : "Sign in with a key of this gateway and its secret (`pabal gateway-keys add`).";
+  const form = el(
+    "form.card",
+    {
+      onsubmit: async (event) => {
+        event.preventDefault();
+        try {
+          await post("/session", { key: session.local ? "" : key.value, secret: secret.value });
+          await start();
+        } catch (error) {
+          toast(error.message, "bad");
+        }
+      },
+    },
+    el("h1", {}, "Sign in"),
+    el("p.soft", {}, words),
+    session.local ? null : el("label", {}, "Key", key),
+    el("label", {}, session.local ? "Token" : "Secret", secret),
+    el("button.primary", { type: "submit" }, "Sign in"),
+  );
+  page = null;
+  $("page").replaceChildren(form);
+}
+
+async function start() {
+  try {
+    if (!(await loadSession())) return signIn();
+  } catch (error) {
+    state("bad", "not connected", error.message);
+    return setTimeout(start, 1000);
+  }
+  $("sign-out").hidden = session.local;
+  listen();
+  route();
+}
+
+const themes = ["", "light", "dark"];
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  $("theme").textContent = { "": "Theme: system", light: "Theme: light", dark: "Theme: dark" }[theme];
+  localStorage.setItem("theme", theme);
+}
+setTheme(localStorage.getItem("theme") ?? "");
+$("theme").addEventListener("click", () => setTheme(themes[(themes.indexOf(document.documentElement.dataset.theme ?? "") + 1) % 3]));
+$("sign-out").addEventListener("click", async () => {
+  await remove("/session");
+  signIn();
+});
+onSignedOut(signIn);
+addEventListener("hashchange", route);
+start();

@@ -1,0 +1,116 @@
+// All queues: what needs attention comes first.
+
+import { may, put, queuePath } from "./api.js";
+import { dialog, el, sparkline, toast } from "./dom.js";
+import { count, rate, span } from "./format.js";
+
+const STUCK = 300; // seconds that a message may wait before its queue needs attention
+
+function troubles(queue) {
+  const found = [];
+  if (queue.fault) found.push(["bad", "policy cannot be read"]);
+  if (queue.dead) found.push(["bad", `${count(queue.dead)} dead`]);
+  if (queue.corrupt) found.push(["bad", `${count(queue.corrupt)} corrupt`]);
+  if (queue.paused) found.push(["warn", "paused"]);
+  if (queue.oldest_ready_seconds > STUCK) found.push(["warn", `waits for ${span(queue.oldest_ready_seconds)}`]);
+  return found;
+}
+
+const COLUMNS = [
+  ["ready", "Ready"],
+  ["inflight", "In flight"],
+  ["delayed", "Delayed"],
+  ["dead", "Dead"],
+];
+
+export class Overview {
+  constructor() {
+    this.filter = "";
+    this.rows = new Map();
+    this.body = el("tbody");
+    const search = el("input", {
+      type: "search",
+      placeholder: "Find a queue",
+      "aria-label": "Find a queue",
+      oninput: (event) => {
+        this.filter = event.target.value.toLowerCase();
+        this.draw();
+      },
+    });
+    this.empty = el("div.empty", { hidden: true });
+    this.table = el(
+      "table.queues",
+      {},
+      el("thead", {}, el("tr", {}, el("th", {}, "Queue"), COLUMNS.map(([, words]) => el("th.number", {}, words)), el("th.number", {}, "Oldest"), el("th.number", {}, "In"), el("th.number", {}, "Out"), el("th.wide", {}, "Last hour"))),
+      this.body,
+    );
+    this.element = el(
+      "section",
+      { "aria-label": "Queues" },
+      el("div.row.head", {}, el("h1", {}, "Queues"), search, may("manage") ? el("button", { type: "button", onclick: create }, "New queue") : null),
+      el("div.scroll", {}, this.table),
+      this.empty,
+    );
+    this.queues = [];
+  }
+
+  show(figures) {
+    this.queues = figures.queues;
+    this.draw();
+  }
+
+  draw() {
+    const shown = this.queues
+      .filter((queue) => queue.queue.toLowerCase().includes(this.filter))
+      .map((queue) => [queue, troubles(queue)])
+      .sort(([a, at], [b, bt]) => Number(bt.length > 0) - Number(at.length > 0) || a.queue.localeCompare(b.queue));
+    this.table.hidden = !this.queues.length;
+    this.empty.hidden = this.queues.length > 0;
+    if (!this.queues.length) {
+      this.empty.replaceChildren(
+        el("h2", {}, "No queues yet"),
+        el("p", {}, "The first message makes a queue. Send one with the button above, from a shell, or from Python:"),
+        el("pre.body", {}, "pabal publish jobs '{\"hello\": \"world\"}'"),
+      );
+    }
+    const wanted = shown.map(([queue, found]) => this.row(queue, found));
+    if (wanted.some((row, at) => this.body.children[at] !== row) || this.body.childElementCount !== wanted.length) this.body.replaceChildren(...wanted);
+  }
+
+  row(queue, found) {
+    let row = this.rows.get(queue.queue);
+    if (!row) {
+      row = el("tr");
+      this.rows.set(queue.queue, row);
+    }
+    const text = JSON.stringify([queue, found]);
+    if (row.dataset.shown === text) return row;
+    row.dataset.shown = text;
+    const link = (state) => `#/queues/${encodeURIComponent(queue.queue)}/${state}`;
+    row.replaceChildren(
+      el("th", { scope: "row" }, el("a", { href: link("ready") }, queue.queue), found.map(([kind, words]) => el(`span.tag.${kind}`, {}, words))),
+      ...COLUMNS.map(([state]) => el("td.number", {}, queue[state] ? el("a", { href: link(state), class: state === "dead" ? "bad" : "" }, count(queue[state])) : el("span.zero", {}, "0"))),
+      el("td.number", {}, span(queue.oldest_ready_seconds)),
+      el("td.number", {}, rate(queue.in_rate)),
+      el("td.number", {}, rate(queue.out_rate)),
+      el("td.wide", {}, sparkline(queue.line, `${queue.queue}: messages in and out of each minute of the last hour`)),
+    );
+    return row;
+  }
+}
+
+async function create() {
+  const name = el("input", { name: "name", required: true, maxlength: 128, autocomplete: "off", placeholder: "jobs" });
+  const answer = await dialog("New queue", [el("label", {}, "Name", name)], [
+    { label: "Cancel", value: "" },
+    { label: "Make the queue", value: "yes", kind: "primary" },
+  ]);
+  if (!answer) return;
+  try {
+    const made = await put(queuePath(name.value.trim()), undefined);
+    toast(made.created ? `${name.value.trim()} is there` : `${name.value.trim()} was there already`);
+    location.hash = `#/queues/${encodeURIComponent(name.value.trim())}/ready`;
+  } catch (error) {
+    toast(error.message, "bad");
+  }
+}

@@ -1,0 +1,192 @@
+"""The dashboard in Chromium: what an operator sees and does."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+import pabal
+from pabal.store import State
+from tests.gateway.conftest import Running
+from tests.gateway.web.conftest import OpenPage
+from tests.waiting import until
+
+
+def fail(queue: pabal.Queue, body: object, reason: str, **options: object) -> str:
+    id = queue.publish(body, **options).id  # type: ignore[arg-type]  # options of publish
+    queue.lease()[0].nack(reason=reason)
+    return id
+
+
+def test_a_dead_message_is_found_understood_and_sent_again(emails: pabal.Queue, open_page: OpenPage) -> None:
+    fail(emails, {"to": "ann@example.org"}, "SMTP 421: mailbox busy")
+    page = open_page()
+    expect(page.get_by_role("row", name=re.compile("emails"))).to_contain_text("1 dead")
+    page.get_by_role("link", name="1", exact=True).click()
+    expect(page.get_by_role("row", name=re.compile("SMTP 421"))).to_be_visible()
+    page.locator("td.id a").click()
+    expect(page.locator(".failure")).to_contain_text("SMTP 421: mailbox busy")
+    expect(page.locator(".json")).to_contain_text("ann@example.org")
+    page.get_by_role("button", name="Send it again").click()
+    expect(page.locator(".lead")).to_contain_text("waits for a consumer")
+    assert emails.counts()[State.READY] == 1
+
+
+def test_all_that_match_are_counted_asked_for_and_redriven(emails: pabal.Queue, open_page: OpenPage) -> None:
+    for number in range(7):
+        fail(emails, {"number": number}, "SMTP 421" if number % 2 else "no such user")
+    page = open_page("#/queues/emails/dead")
+    page.get_by_role("searchbox", name="Search messages").fill("smtp")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.locator("table.messages tbody tr")).to_have_count(3)
+    page.get_by_role("button", name="Redrive all that match").click()
+    expect(page.get_by_role("dialog")).to_contain_text("3 dead messages")
+    page.get_by_role("button", name="Cancel").click()
+    assert emails.counts()[State.DEAD] == 7
+    page.get_by_role("button", name="Redrive all that match").click()
+    page.get_by_role("button", name="Redrive 3").click()
+    expect(page.locator(".toast")).to_have_text("3 ready again")
+    assert (emails.counts()[State.DEAD], emails.counts()[State.READY]) == (4, 3)
+
+
+def test_removing_asks_says_how_many_and_takes_the_chosen(emails: pabal.Queue, open_page: OpenPage) -> None:
+    ids = [fail(emails, number, "why") for number in range(3)]
+    page = open_page("#/queues/emails/dead")
+    page.get_by_role("checkbox", name=ids[0]).check()
+    page.get_by_role("checkbox", name=ids[2]).check()
+    bulk = page.locator(".bulk")
+    expect(bulk).to_contain_text("2 chosen")
+    bulk.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Remove 2 dead messages")
+    page.get_by_role("button", name="Remove 2").click()
+    expect(page.locator("table.messages tbody tr")).to_have_count(1)
+    assert [entry.id for entry in emails.entries(State.DEAD)] == [ids[1]]
+
+
+def test_a_message_is_sent_and_sent_again_with_a_change(emails: pabal.Queue, open_page: OpenPage) -> None:
+    page = open_page("#/queues/emails/ready")
+    page.get_by_role("button", name="Send a message").click()
+    page.get_by_label("Body, as JSON").fill("{not json")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".toast.bad")).to_contain_text("not JSON")
+    page.get_by_label("Body, as JSON").fill('{"to": "ben"}')
+    page.get_by_text("More fields").click()
+    page.get_by_label("Type", exact=True).fill("email.send")
+    page.get_by_label("Priority").fill("5")
+    page.get_by_label("Headers, one a line").fill("tenant: blue")
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.locator("td.id a").click()
+    expect(page.locator("table.fields")).to_contain_text("email.send")
+    page.get_by_role("button", name="Edit a copy").click()
+    page.get_by_label("Body, as JSON").fill('{"to": "cho"}')
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".toast", has_text="Sent as").first).to_be_visible()
+    found = until(lambda: list(emails.entries(State.READY)) if emails.counts()[State.READY] == 2 else [])
+    assert [(each.message.body, each.message.type, each.message.priority) for each in found if each.message] == [
+        ({"to": "ben"}, "email.send", 5),
+        ({"to": "cho"}, "email.send", 5),
+    ]
+    assert all(each.message.headers == {"tenant": "blue"} for each in found if each.message)
+
+
+def test_a_queue_is_paused_resumed_and_its_policy_changed(emails: pabal.Queue, open_page: OpenPage) -> None:
+    page = open_page("#/queues/emails/ready")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    until(lambda: emails.paused)
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.get_by_role("button", name="Policy").click()
+    page.get_by_label("Visibility timeout").fill("-4")
+    page.evaluate("document.querySelector('dialog form').noValidate = true")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".toast.bad")).to_contain_text("visibilityTimeoutSec must be")
+    page.get_by_label("Visibility timeout").fill("77")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".toast", has_text="Saved")).to_be_visible()
+    until(lambda: emails.policy.visibility == 77)
+    assert emails.policy.retry.limit == 1
+
+
+def test_a_queue_is_deleted_only_if_its_name_is_typed(
+    emails: pabal.Queue, mq: pabal.Connection, open_page: OpenPage
+) -> None:
+    emails.publish(1)
+    page = open_page("#/queues/emails/ready")
+    expect(page.locator("table.messages tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Delete queue").click()
+    expect(page.get_by_role("dialog")).to_contain_text("1 messages")
+    page.get_by_label("Name of the queue").fill("email")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator(".toast.bad")).to_contain_text("nothing was deleted")
+    assert mq.queues() == ["emails"]
+    page.get_by_role("button", name="Delete queue").click()
+    page.get_by_label("Name of the queue").fill("emails")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("No queues yet")).to_be_visible()
+    assert mq.queues() == []
+
+
+def test_hostile_bodies_are_shown_as_text(emails: pabal.Queue, open_page: OpenPage) -> None:
+    hostile = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    emails.publish({"html": hostile, hostile: 1, "bidi": "abc\u202edef"}, id="h1", type=hostile, headers={"x": hostile})
+    emails.publish(b"\x00\x01\xffbytes", id="h2")
+    emails.publish("x" * 900_000, id="h3")
+    deep: object = 1
+    for _ in range(60):
+        deep = [deep]
+    emails.publish(deep, id="h4")
+    page = open_page("#/queues/emails/ready")
+    expect(page.locator("table.messages tbody tr")).to_have_count(4)
+    for id, words in (("h1", "onerror"), ("h2", "00 01 ff"), ("h3", "xxxx"), ("h4", "1 item")):
+        page.goto(f"{page.url.partition('#')[0]}#/queues/emails/message/{id}")
+        expect(page.locator("section")).to_contain_text(words)
+    page.goto(f"{page.url.partition('#')[0]}#/queues/emails/message/h1")
+    expect(page.locator("section")).to_contain_text("abc\\u202edef")
+    assert "owned" not in page.title() and page.locator("section img, section script").count() == 0
+    answer = page.request.get(page.url.partition("#")[0])
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_figures_are_live_and_a_stop_is_shown_and_healed(
+    emails: pabal.Queue, shown: Running, open_page: OpenPage
+) -> None:
+    page = open_page()
+    row = page.get_by_role("row", name=re.compile("emails"))
+    expect(page.locator("#live-text")).to_have_text("live")
+    emails.publish_many(range(1234))
+    expect(row).to_contain_text("1,234")
+    shown.kill()
+    expect(page.locator("#banner")).to_contain_text("does not answer")
+    shown.start()  # with another token, so the cookie of this browser is worth nothing
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.goto(shown.dashboard)
+    expect(row).to_contain_text("1,234")
+
+
+def test_consumers_schedules_and_a_narrow_dark_screen(
+    emails: pabal.Queue, mq: pabal.Connection, open_page: OpenPage
+) -> None:
+    emails.publish(1)
+    emails.lease()
+    mq.schedule("morning", every=3600, queue="reports")
+    page = open_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    page.get_by_role("link", name="Consumers").click()
+    expect(page.get_by_role("table")).to_contain_text("1 of emails")
+    page.get_by_role("link", name="Schedules").click()
+    expect(page.get_by_role("row", name=re.compile("morning"))).to_contain_text("every 1h")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_keyboard_alone_reaches_a_message(emails: pabal.Queue, open_page: OpenPage) -> None:
+    id = emails.publish({"a": 1}).id
+    page = open_page()
+    expect(page.get_by_role("link", name="emails")).to_be_visible()
+    for wanted in ("emails", id):
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.textContent") == wanted:
+                break
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text(wanted)
