@@ -14,6 +14,7 @@ from urllib.error import URLError
 import pytest
 
 import pabal
+from pabal.manager.gateway_child import gateway_token
 from tests.gateway.conftest import client_of
 from tests.manager.running import PABAL, Running
 from tests.waiting import until
@@ -62,6 +63,21 @@ def test_up_serves_clients_of_sqs_and_ends_with_its_gateway(manager: Running, tm
     assert not answers(where)
     with pytest.raises(ProcessLookupError):
         os.kill(gateway, 0)
+
+
+def test_up_has_a_dashboard_whose_token_stays_the_same(manager: Running, tmp_path: Path) -> None:
+    file = tmp_path / ".pabal" / "gateway.token"
+    token = file.read_text().strip()
+    assert file.stat().st_mode & 0o777 == 0o600 and len(token) >= 16
+    assert f"open     {address(manager)}/, with the token in .pabal/gateway.token" in manager.log
+    assert token not in manager.log
+    until(lambda: answers(address(manager)))
+    asked = urllib.request.Request(f"{address(manager)}/queues", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.status == 200
+    assert gateway_token(tmp_path / ".pabal") == token
+    file.write_text("short")
+    assert len(gateway_token(tmp_path / ".pabal")) >= 16
 
 
 def test_a_gateway_that_is_killed_comes_back_at_the_same_address(manager: Running) -> None:

@@ -11,7 +11,7 @@ from pabal.cli.session import command, current_url, json_option
 from pabal.cli.text import clean, json_text, table
 from pabal.errors import ExtraMissing, InvalidInput
 
-_TOKEN = "PABAL_GATEWAY_TOKEN"
+TOKEN_VARIABLE = "PABAL_GATEWAY_TOKEN"
 _RIGHTS = ("send", "receive", "look", "manage")
 
 keys_option = click.option(
@@ -120,7 +120,7 @@ def remove(path: Path, access_key: str) -> None:
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Another name that clients call it by.")
 @click.option("--read-only", is_flag=True, help="Show, and refuse all that changes something.")
 def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], read_only: bool) -> None:
-    """Serve the queues of a store over HTTP, to clients of Amazon SQS.
+    """Serve a store over HTTP: a dashboard, SQS, and plain calls.
 
     boto3, the aws command and other SDKs work unchanged with `endpoint_url`. Several gateways may serve one store. It
     ends on SIGTERM or Ctrl-C, after the requests under way. Without --keys only this machine is served.
@@ -131,8 +131,9 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
       aws --endpoint-url http://127.0.0.1:9324 sqs list-queues
       pabal gateway --host 0.0.0.0 --keys gateway.keys
 
-    It also answers /healthz, /readyz, /metrics (for Prometheus), and /_aws/sqs/messages, which shows messages without
-    leasing them.
+    Without keys the dashboard has a new token at each start, or that of the variable PABAL_GATEWAY_TOKEN. It also
+    answers /openapi.json (the plain calls), /healthz, /readyz, /metrics (for Prometheus), and /_aws/sqs/messages,
+    which shows messages without leasing them.
     """
     try:
         from pabal.gateway.serve import Address, serve
@@ -149,13 +150,14 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
         keys=keys,
         hosts=hosts,
         read_only=read_only,
-        token=os.environ.get(_TOKEN, ""),
+        token=os.environ.get(TOKEN_VARIABLE, ""),
     )
     with log_lines("gateway"):
         serve(serving, _tell)
 
 
 def _tell(address: str, token: str) -> None:
-    """Print where to look at the queues, and where SQS is served."""
-    click.echo(f"dashboard at {address}/{f'?token={token}' if token else ''}")
+    """Print where to look at the queues, and where SQS is served. A token that was given is not printed."""
+    shown = "" if os.environ.get(TOKEN_VARIABLE) else token
+    click.echo(f"dashboard at {address}/{f'?token={shown}' if shown else ''}")
     click.echo(f"serving SQS at {address}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pabal.cli.exits import Exit
+from pabal.cli.gateway import TOKEN_VARIABLE
 from pabal.cli.session import help_if_alone, json_option, own_argv
 from pabal.cli.text import clean, json_text, redraw_line, short_path, span
 from pabal.cli.work import load
@@ -233,8 +234,8 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
     Owns one data root, which may be used with all other commands meanwhile. Serves until Ctrl-C or SIGTERM, then
     answers what it took and ends. SIGHUP makes it read its configuration again.
 
-    If the extra `gateway` is installed, it also keeps a `pabal gateway` running, for clients of Amazon SQS on this
-    machine.
+    If the extra `gateway` is installed, it also keeps a `pabal gateway` running: a dashboard, and HTTP for clients of
+    Amazon SQS and other programs on this machine.
 
     \b
     Examples:
@@ -243,7 +244,7 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
       pabal up --root /var/lib/pabal --config /etc/pabal/pabal.toml
     """
     from pabal.manager.gateway_child import LOG as GATEWAY_LOG
-    from pabal.manager.gateway_child import plan_gateway, running_gateway
+    from pabal.manager.gateway_child import TOKEN, gateway_token, plan_gateway, running_gateway
     from pabal.manager.manager import LOG, Manager
     from pabal.runtime.logs import log_lines
     from pabal.runtime.notify import Notifier
@@ -267,9 +268,15 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
         )
         with closing(manager), ExitStack() as beside:
             plan = plan_gateway(found)
-            click.echo("\n".join(_start_lines(found, log, plan.address or f"none: {plan.reason}")))
+            gateway = {"gateway": plan.address or f"none: {plan.reason}"}
+            variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+            if plan.address and found.gateway_keys is None:
+                variables[TOKEN_VARIABLE] = token = gateway_token(found.root)
+                # What is printed elsewhere than on a terminal is kept, and others may read it.
+                told = f"/?token={token}" if screen else f"/, with the token in {short_path(found.root / TOKEN)}"
+                gateway["open"] = plan.address + told
+            click.echo("\n".join(_start_lines(found, log, gateway)))
             if plan.address:
-                variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
                 own_log = log_root / GATEWAY_LOG if log_root else None
                 argv = own_argv(*plan.arguments)
                 beside.enter_context(running_gateway(argv, found.root, variables, SystemClock(), own_log))
@@ -299,13 +306,13 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def _start_lines(found: Config, log: Path | None, gateway: str) -> list[str]:
+def _start_lines(found: Config, log: Path | None, gateway: dict[str, str]) -> list[str]:
     facts = {
         "manager": f"{found.node_id}, pid {os.getpid()}, {time.strftime('%H:%M:%S')}",
         "config": "none: all defaults" if found.file is None else str(found.file),
         "mailbox": short_path(found.ipc_root),
         "store": found.store_url,
-        "gateway": gateway,
+        **gateway,
         "log": short_path(log) if log else "stderr",
     }
     here = found.ipc_root in (Path.cwd() / "ipc", Path.cwd() / ".pabal/ipc")

@@ -6,6 +6,7 @@ with the manager, also if that is killed.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -14,7 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pabal.clock import Clock
+from pabal.durable import translated
 from pabal.errors import InvalidConfig, InvalidInput
+from pabal.filesystem import private
 from pabal.manager.config import Config
 from pabal.runtime.listening import address_of, bound_socket
 from pabal.runtime.process import Command
@@ -23,6 +26,8 @@ from pabal.runtime.supervisor import Supervisor
 from pabal.runtime.wake import FdWatch
 
 LOG = "gateway.log"  # in the folder of the manager's log
+TOKEN = "gateway.token"  # in the root of the manager: what browsers sign in with, if there are no keys
+_SHORTEST = 16  # characters of a token that nobody can guess
 _NEEDED = ("httptools", "uvicorn")  # the extra `gateway`
 
 
@@ -61,6 +66,18 @@ def plan_gateway(config: Config) -> GatewayPlan:
     if keys is not None:
         arguments += ["--keys", str(keys)]
     return GatewayPlan(address=address, arguments=tuple(arguments))
+
+
+def gateway_token(root: Path) -> str:
+    """Return the token of the dashboard, which stays the same over restarts. It is kept for its owner alone."""
+    with translated(f"reading {root / TOKEN}"), open(root / TOKEN, "a+", encoding="utf-8", opener=private) as file:
+        file.seek(0)
+        token = file.read().strip()
+        if len(token) < _SHORTEST:
+            token = secrets.token_urlsafe(24)
+            file.truncate(0)
+            file.write(token + "\n")
+    return token
 
 
 @contextmanager

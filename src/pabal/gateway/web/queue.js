@@ -170,13 +170,16 @@ export class QueuePage {
     );
   }
 
-  async counted(path, selection) {
-    return each(path, { ...selection, dry_run: true });
+  // Count what an act would change, now: the figures on the page may be a second old, or missing.
+  async counted(verb, state) {
+    if (!this.search) return (await get(queuePath(this.queue)))[state];
+    const selection = { search: this.search, dry_run: true, ...(verb === "remove" ? { state } : {}) };
+    return each(queuePath(this.queue, verb), selection);
   }
 
   async redriveAll() {
     await this.tried(async () => {
-      const total = this.search ? await this.counted(queuePath(this.queue, "redrive"), { search: this.search }) : this.figures?.dead ?? 0;
+      const total = await this.counted("redrive", "dead");
       const which = this.search ? `the ${count(total)} dead messages that fit "${this.search}"` : `all ${count(total)} dead messages`;
       const answer = await dialog("Redrive", [el("p", {}, `Make ${which} of ${this.queue} ready again? Their attempts are counted from zero.`)], [
         { label: "Cancel", value: "" },
@@ -196,9 +199,7 @@ export class QueuePage {
 
   async removeAll() {
     await this.tried(async () => {
-      const selection = { search: this.search };
-      const total = this.search ? await this.counted(queuePath(this.queue, "remove"), { ...selection, state: this.state }) : this.figures?.[this.state] ?? 0;
-      await this.askRemove(selection, total);
+      await this.askRemove({ search: this.search }, await this.counted("remove", this.state));
     });
   }
 
@@ -216,8 +217,12 @@ export class QueuePage {
     });
   }
 
-  async deleteQueue() {
-    const held = this.figures ? STATES.reduce((sum, [state]) => sum + (state === "done" ? 0 : this.figures[state]), 0) : 0;
+  deleteQueue() {
+    return this.tried(async () => this.askDelete(await get(queuePath(this.queue))));
+  }
+
+  async askDelete(now) {
+    const held = STATES.reduce((sum, [state]) => sum + (state === "done" ? 0 : now[state]), 0);
     const words = held ? `It has ${count(held)} messages, which are removed with it.` : "It has no messages.";
     const typed = el("input", { autocomplete: "off", "aria-label": "Name of the queue" });
     const answer = await dialog("Delete the queue", [el("p", {}, `Delete ${this.queue} with its policy? ${words} This cannot be undone. Type its name to be sure:`), typed], [
@@ -226,11 +231,9 @@ export class QueuePage {
     ]);
     if (!answer) return;
     if (typed.value.trim() !== this.queue) return toast("The name was not the same: nothing was deleted.", "bad");
-    await this.tried(async () => {
-      await remove(`${queuePath(this.queue)}?force=true`);
-      toast(`${this.queue} is deleted`);
-      location.hash = "#/";
-    });
+    await remove(`${queuePath(this.queue)}?force=true`);
+    toast(`${this.queue} is deleted`);
+    location.hash = "#/";
   }
 
   async pause() {
