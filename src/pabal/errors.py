@@ -26,6 +26,7 @@ PabalError
 └── StoreError
     ├── StoreFull: the disk has no room; nothing was written
     ├── StoreFailed: an I/O error; this handle must be reopened
+    │   └── StoreDamaged: there is a database, and its tables cannot be read
     ├── StoreRefused: this place or this format cannot be used safely
     ├── StoreMissing: there is no store here, and the caller did not ask to make one
     │   └── IndexMissing: the body files of a hybrid store are there, and its index is not
@@ -301,6 +302,10 @@ class StoreFull(StoreError):
 
 class StoreFailed(StoreError):
     """An I/O error: this handle must be reopened."""
+
+
+class StoreDamaged(StoreFailed):
+    """There is a database, and its tables cannot be read: `pabal doctor --repair` opens it nevertheless."""
 
 
 class StoreRefused(StoreError):

@@ -1,7 +1,8 @@
 """Damage to a database, and what `pabal doctor --salvage` carries: `python -m tests.damage.salvage STORE FIRST COUNT`.
 
 A message whose page is still whole, and one that SQLite itself still reads, must be in the new store, whatever its
-state. Prints a line of JSON for each trial that must not be, as `tests.damage.trial` does.
+state, and in the damaged one after `--repair`. Prints a line of JSON for each trial that must not be, as
+`tests.damage.trial` does.
 """
 
 import json
@@ -144,14 +145,20 @@ def whole_key(place: Any, crc: Any, bodies: Path) -> str | None:
         return None
 
 
-def examine(url: str, target: str) -> dict[str, Any]:
-    """Salvage a damaged store; return what the new one has and delivers."""
+def examine(url: str, target: str, mended: str) -> dict[str, Any]:
+    """Salvage a damaged store, and repair a copy of it; return what both have and deliver."""
     code, output = command(url, "doctor", "--salvage", target.partition(":")[2])
+    repaired = command(mended, "doctor", "--repair", "--json")
+    return {"salvaged": look(target, output), "repaired": look(mended, repaired[1])}
+
+
+def look(url: str, output: str) -> dict[str, Any]:
+    """Return what a store has and delivers, and whether the doctor is content with it."""
     keys: list[str] = []
     delivered: list[str | None] = []
     refused, well = "", -1
     try:
-        with pabal.connect(target, create=False) as connection:
+        with pabal.connect(url, create=False) as connection:
             for name in connection.queues():
                 for state in State:
                     for entry in connection.queue(name).entries(state):
@@ -166,18 +173,11 @@ def examine(url: str, target: str) -> dict[str, Any]:
                     for delivery in found:
                         delivered.append(key_of(delivery.message.body))
                         delivery.ack()
-        well, told = command(target, "doctor", "--json")
+        well, told = command(url, "doctor", "--json")
         output += told
     except PabalError as exc:
         refused = f"{exc.code}: {exc}"
-    return {
-        "code": code,
-        "output": output[-2500:],
-        "keys": keys,
-        "delivered": delivered,
-        "refused": refused,
-        "well": well,
-    }
+    return {"output": output[-2500:], "keys": keys, "delivered": delivered, "refused": refused, "well": well}
 
 
 def judge(seen: dict[str, Any], keys: set[str], readable: set[str], *, wal: bool) -> Iterator[str]:
@@ -185,15 +185,17 @@ def judge(seen: dict[str, Any], keys: set[str], readable: set[str], *, wal: bool
     if "hang" in seen or "traceback" in seen:
         yield f"{seen}"
         return
-    if left := readable - set(seen["keys"]):
-        yield f"left behind: {sorted(left)[:5]} and {len(left)} in all; {seen['refused']} {seen['output']}"
-    delivered = seen["delivered"]
-    if wrong := [key for key in delivered if (key is None if wal else key not in keys)]:
-        yield f"wrong or handled before: {wrong[:5]}"
-    if len(set(delivered)) < len(delivered):
-        yield "delivered twice"
-    if seen["well"] != 0 and readable:
-        yield f"the new store is not well: {seen['well']} {seen['refused']} {seen['output']}"
+    for how, store in seen.items():
+        if left := readable - set(store["keys"]):
+            some = f"{sorted(left)[:5]} and {len(left)} in all"
+            yield f"{how}: left behind: {some}; {store['refused']} {store['output']}"
+        delivered = store["delivered"]
+        if wrong := [key for key in delivered if (key is None if wal else key not in keys)]:
+            yield f"{how}: wrong or handled before: {wrong[:5]}"
+        if len(set(delivered)) < len(delivered):
+            yield f"{how}: delivered twice"
+        if store["well"] != 0 and readable:
+            yield f"{how}: the store is not well: {store['well']} {store['refused']} {store['output']}"
 
 
 def trial(store: str, template: Path, keys: set[str], readable: Readable, seed: int) -> Iterator[str]:
@@ -209,7 +211,8 @@ def trial(store: str, template: Path, keys: set[str], readable: Readable, seed: 
         whole |= (readable_keys(raw / KINDS[store].sqlite) or set()) & keys
         whole -= lost
         (new := Path(folder) / "new").mkdir()
-        seen = in_child(lambda: examine(KINDS[store].url(place), KINDS[store].url(new)))
+        mended = Path(shutil.copytree(place, Path(folder) / "mended", symlinks=True))
+        seen = in_child(lambda: examine(*map(KINDS[store].url, (place, new, mended))))
         faults = [*judge(seen, keys, whole, wal=wal)]
         if any(path.read_bytes() != data for path, data in before.items()):
             faults.append("the damaged store was changed")

@@ -40,3 +40,4 @@ def _no_faults(program: str, *arguments: str, count: int) -> None:
     assert run.returncode == 0, run.stderr[-3000:]
     faults = [json.loads(line) for line in run.stdout.splitlines()]
     assert not faults, f"{len(faults)} faults\n" + "\n".join(faults[:10])
+    print(f"{program} {' '.join(arguments)}: {count} damages from seed {first}, no fault")  # noqa: T201  for a soak

@@ -25,7 +25,7 @@ def test_what_lies_before_and_behind_a_damaged_page_is_saved(tmp_path: Path, kin
     data = bytearray(path.read_bytes())
     data[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
     path.write_bytes(data)
-    kept, lost, _ = salvage(path, 1.0, lambda connection: None, lambda connection, pages: 0)
+    kept, lost, _ = salvage(path, 1.0, lambda connection: None)
     connection = connect(path)
     found = connection.execute("select count(*) from things where name = 'thing ' || id").get
     connection.close()

@@ -15,6 +15,8 @@ from pabal.store import Finding, Outcome, State
 from pabal.stores.sqlite import SqliteStore, lease
 from pabal.testing import ManualClock
 from pabal.testing.store_place import ack, bodies, bury, draft, drain, publish, take
+from pabal.topic_store import NewRecord, Shape
+from pabal.topic_stores.sqlite import SqliteTopics
 
 PAGE = 4096
 
@@ -300,18 +302,107 @@ def test_what_is_found_in_pages_is_added_though_another_message_has_its_number(
     other.close()
 
 
-def test_a_damaged_schema_is_told_and_nothing_is_called_repaired(
+@pytest.mark.parametrize(
+    ("name", "text", "damaged"),
+    [
+        ("messages", "seq integer", "seq intager"),  # still SQL, with another meaning
+        ("messages", "due_at real", "due_bt real"),
+        ("messages_ready", "state = 0", "state = 1"),
+        ("meta", "value", "valux"),
+        ("queues", "create table", "create tabe"),  # no SQL: SQLite refuses the whole file
+        ("kv", "union all", "unionall"),
+    ],
+)
+def test_a_damaged_text_of_the_schema_is_found_and_written_again(
+    name: str, text: str, damaged: str, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    publish_numbers(store, 3)
+    publish(store, "done", id="done")
+    drain(store)
+    publish_numbers(store, 3, "later")
+    topics = SqliteTopics(path)
+    topics.create("chat", Shape())
+    topics.close()
+    store.close()
+    change = "update sqlite_schema set sql = replace(replace(sql, upper(?1), ?1), ?1, ?2) where name = ?3 returning sql"
+    connection = connect(path)
+    connection.execute("pragma writable_schema = on").fetchall()
+    [(sql,)] = connection.execute(change, (text, damaged, name)).fetchall()
+    assert damaged in str(sql)
+    connection.close()
+    store = opened()
+    assert [finding for finding in store.check(repair=False) if not finding.ordinary]
+    findings = [finding for finding in opened().check(repair=True) if not finding.ordinary]
+    assert findings and all(finding.repaired for finding in findings), findings
+    assert opened().check(repair=False) == []
+    assert bodies(opened().lease("jobs", 10, 60.0)) == [0, 1, 2], "nothing is lost, and nothing comes again"
+    assert opened().publish([draft("done", id="done")])[0].duplicate, "what was done is remembered"
+    topics = SqliteTopics(path)
+    assert topics.topics() == ["chat"]
+    topics.close()
+
+
+def test_a_column_that_became_null_costs_nothing(opened: Callable[[], SqliteStore], path: Path) -> None:
+    """One bit in the head of a row: SQLite reads the state as null, and would not copy the row."""
+    publish_numbers(opened(), 3)
+    opened().close()
+    schema = (
+        "update sqlite_schema set sql = replace(sql, 'state integer {}', 'state integer {}') where name = 'messages'"
+    )
+    damage(path, "pragma writable_schema = on", schema.format("not null", ""))
+    damage(path, "update messages set state = null where id = 'm1'")
+    damage(path, "pragma writable_schema = on", schema.format("", "not null"))
+    store = opened()
+    assert all(finding.repaired or finding.ordinary for finding in store.check(repair=True))
+    [dead] = store.browse("jobs", State.DEAD)
+    assert dead.message is not None and dead.message.body == 1 and dead.failure is not None
+    assert bodies(store.lease("jobs", 5, 60.0)) == [0, 2]
+
+
+def pages_of_schema(path: Path) -> list[int]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("select pageno from dbstat where name = 'sqlite_schema'").fetchall()
+    return [row[0] for row in rows]
+
+
+def test_a_file_whose_schema_is_destroyed_is_repaired_in_place(opened: Callable[[], SqliteStore], path: Path) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    good = path.read_bytes()
+    pages = pages_of_schema(path)
+    assert len(pages) > 2
+    for page in pages:
+        for bad in (bytes(PAGE), random.Random(page).randbytes(PAGE)):
+            path.write_bytes(good[: (page - 1) * PAGE] + bad + good[page * PAGE :])
+            findings = [finding for finding in opened().check(repair=True) if not finding.ordinary]
+            assert findings and all(finding.repaired for finding in findings), (page, findings)
+            store = opened()
+            found = [*store.browse("jobs", State.READY), *store.browse("jobs", State.DEAD)]
+            assert sorted(entry.message.body for entry in found if entry.message) == [0, 1, 2], page  # type: ignore[type-var]
+            assert publish(store, "new") and take(store) and store.check(repair=False) == []
+            store.close()
+            [kept] = path.parent.glob("pabal.db.damaged-*")
+            assert kept.read_bytes()[(page - 1) * PAGE : page * PAGE] == bad
+            kept.unlink()
+
+
+def test_a_repair_that_would_lose_topics_is_refused(
     opened: Callable[[], SqliteStore], path: Path, tmp_path: Path
 ) -> None:
     publish_numbers(opened(), 3)
+    topics = SqliteTopics(path)
+    topics.create("chat", Shape())
+    topics.append("chat", [NewRecord(b"x")])
+    topics.close()
     opened().close()
-    damage(
-        path,
-        "pragma writable_schema = on",
-        "update sqlite_schema set sql = replace(sql, 'seq integer', 'seq intager') where name = 'messages'",
-    )
-    findings = opened().check(repair=True)
-    assert findings and not any(finding.repaired for finding in findings)
-    other = SqliteStore(tmp_path / "other.db", clock=ManualClock())
-    assert other.rescue(path) == 3
-    other.close()
+    good = path.read_bytes()
+    for page in pages_of_schema(path):
+        path.write_bytes(bad := good[: (page - 1) * PAGE] + bytes(PAGE) + good[page * PAGE :])
+        findings = opened().check(repair=True)
+        assert findings and not any(finding.repaired for finding in findings)
+        opened().close()
+        assert path.read_bytes() == bad and not [*path.parent.glob("*damaged*")]
+        other = SqliteStore(tmp_path / f"other-{page}.db", clock=ManualClock())
+        assert other.rescue(path) == 3
+        other.close()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from pabal.connect import Connection, TopicConnection, connect, connect_topics
-from pabal.errors import PabalError, QueueUnknown, TopicUnknown
+from pabal.errors import PabalError, QueueUnknown, StoreDamaged, TopicUnknown
 from pabal.names import check_name, did_you_mean, no_queue
 from pabal.queues.queue import Queue
 from pabal.topic_store import check_topic
@@ -25,6 +26,7 @@ _URL = "pabal.url"
 _TOPICS = "pabal.topics"
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def option_anywhere(key: str, *names: str, **more: Any) -> Callable[[F], F]:
@@ -111,10 +113,25 @@ def current_url(ctx: click.Context | None = None) -> str:
 
 
 @contextmanager
-def opened(*, create: bool = False, consumer: str = "", ctx: click.Context | None = None) -> Iterator[Connection]:
-    """Open the store of this command. A missing store is created only if `create` is set."""
-    with connect(current_url(ctx), consumer=consumer, create=create) as mq:
+def opened(
+    *, create: bool = False, damaged: bool = False, consumer: str = "", ctx: click.Context | None = None
+) -> Iterator[Connection]:
+    """Open the store of this command. A missing store is created only if `create` is set.
+
+    With `damaged`, open a database too whose tables cannot be read.
+    """
+    open = partial(connect, current_url(ctx), consumer=consumer)
+    with _opened(open, create, damaged) as mq:
         yield mq
+
+
+def _opened(open: Callable[..., T], create: bool, damaged: bool) -> T:
+    try:
+        return open(create=create)
+    except StoreDamaged:
+        if not damaged:
+            raise
+        return open(create=True)  # makes nothing where there is something
 
 
 def known(mq: Connection, name: str) -> Queue:
@@ -151,10 +168,12 @@ topic_argument = click.argument("name", metavar="NAME", callback=_checked_topic,
 
 
 @contextmanager
-def opened_topics(*, create: bool = False, ctx: click.Context | None = None) -> Iterator[TopicConnection]:
-    """Open the topics of this command. A missing file is created only if `create` is set."""
+def opened_topics(
+    *, create: bool = False, damaged: bool = False, ctx: click.Context | None = None
+) -> Iterator[TopicConnection]:
+    """Open the topics of this command, as `opened` does the queues."""
     url: str = (ctx or click.get_current_context()).meta.get(_TOPICS, DEFAULT_URL)
-    with connect_topics(url, create=create) as topics:
+    with _opened(partial(connect_topics, url), create, damaged) as topics:
         yield topics
 
 

@@ -50,7 +50,7 @@ def doctor(repair: bool, adopt: bool, salvage: Path | None, as_json: bool) -> No
     if salvage is not None:
         _salvage(salvage, as_json)
         return
-    with _opened_to_adopt() if adopt else opened() as mq:
+    with _opened_to_adopt() if adopt else opened(damaged=True) as mq:
         if adopt:
             if not isinstance(mq.store, Adopting):
                 raise click.UsageError("--adopt is for the files of a hybrid store: give its URL")

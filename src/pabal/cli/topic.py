@@ -479,7 +479,7 @@ def doctor(repair: bool, as_json: bool) -> None:
 
     --json: where, problem, remedy, repaired.
     """
-    with opened_topics() as topics:
+    with opened_topics(damaged=True) as topics:
         driver = topics.driver
         found = driver.check(repair=repair) if isinstance(driver, Checkable) else []
         facts = driver.facts()

@@ -97,7 +97,8 @@ def error_of(exc: SqliteError, path: Path, busy: float, doing: str, doctor: str 
         return StoreFailed(f"{path} is not a SQLite database: give another path or restore a copy")
     if isinstance(exc, apsw.CorruptError):
         return StoreFailed(f"{path} is damaged ({exc}): run `{doctor}`")
-    return StoreFailed(f"{exc} while {doing} {path}: reopen it and repeat")
+    remedy = f"run `{doctor}`" if isinstance(exc, apsw.SQLError) else "reopen it and repeat"  # its schema is damaged
+    return StoreFailed(f"{exc} while {doing} {path}: {remedy}")
 
 
 def breaks(exc: SqliteError) -> bool:

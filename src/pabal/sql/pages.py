@@ -162,7 +162,7 @@ def _record(data: bytes) -> list[Value]:
 
 
 def _value(data: bytes, kind: int, at: int) -> tuple[Value, int]:
-    if kind == 0:
+    if kind in (0, 10, 11):  # the last two are reserved, and SQLite reads them as null
         return None, at
     if kind in _WIDTHS or kind == 7:
         width = _WIDTHS.get(kind, 8)
@@ -171,8 +171,6 @@ def _value(data: bytes, kind: int, at: int) -> tuple[Value, int]:
         return number, at + width
     if kind in (8, 9):
         return kind - 8, at
-    if kind < 12:
-        raise ValueError("no such type")
     width = (kind - 12) // 2
     part = _part(data, at, width)
     return (part.decode("utf-8", "replace") if kind % 2 else part), at + width

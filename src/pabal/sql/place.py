@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 from pabal.durable import sync, sync_dir, translated, write_new
-from pabal.errors import StoreFailed, StoreMissing, StoreRefused
+from pabal.errors import StoreDamaged, StoreFailed, StoreMissing, StoreRefused
 from pabal.filesystem import mounts
 from pabal.ids import new_token
 from pabal.sql.connection import error_of, open_reader
@@ -22,7 +22,8 @@ from pabal.sql.connection import error_of, open_reader
 log = logging.getLogger("pabal")
 
 _PATIENCE = 1.0  # seconds
-_REMEDY = "keep it and restore a backup, or let `pabal doctor --salvage TO` take what is whole in it"
+_REMEDY = "run `pabal doctor --repair`, which keeps a copy of it and takes what is whole in it, or restore a backup"
+_MAGIC = b"SQLite format 3\0"
 _PAGE = 4096
 _WAL_HEADER, _FRAME = 32, _PAGE + 24  # bytes 4 to 7 of a frame are zero unless it ends a commit
 
@@ -80,9 +81,10 @@ def table_names(path: Path) -> set[str]:
         finally:
             connection.close()
     except apsw.NotADBError as exc:
-        raise StoreFailed(no_database(path)) from exc
+        kind = StoreDamaged if is_damaged_store(path, exc) else StoreFailed
+        raise kind(no_database(path)) from exc
     except apsw.CorruptError as exc:
-        raise StoreFailed(f"{path} is damaged ({exc}), its tables cannot be read: {_REMEDY}") from exc
+        raise StoreDamaged(f"{path} is damaged ({exc}), its tables cannot be read: {_REMEDY}") from exc
     except apsw.Error as exc:
         raise error_of(exc, path, _PATIENCE, "looking at") from exc
     if not names and (found := _lost_commits(path, empty=True)):
@@ -92,16 +94,31 @@ def table_names(path: Path) -> set[str]:
 
 def no_database(path: Path) -> str:
     """Return what a file is that SQLite does not take for a database."""
-    with translated(f"reading {path}"), open(path, "rb") as file:
-        head = file.read(16)
-        size = os.fstat(file.fileno()).st_size
-    if head == b"SQLite format 3\0":
+    head, size = _head(path)
+    if head == _MAGIC:
         found = "is a SQLite database whose header is damaged or which is encrypted"
-    elif size % 512 == 0 and os.path.exists(f"{path}.lock"):
+    elif _was_store(path, size):
         found = f"has no header of a SQLite database, but {head!r}; a store was here, so it is damaged"
     else:
         return f"{path} is not a SQLite database: it begins with {head!r}. Keep it, and give another path"
     return f"{path} {found}: {_REMEDY}"
+
+
+def is_damaged_store(path: Path, exc: apsw.Error) -> bool:
+    """Return whether a file with this error is a database with a damaged header, and no file of another kind."""
+    if not isinstance(exc, apsw.NotADBError):
+        return False
+    head, size = _head(path)
+    return head == _MAGIC or _was_store(path, size)
+
+
+def _head(path: Path) -> tuple[bytes, int]:
+    with translated(f"reading {path}"), open(path, "rb") as file:
+        return file.read(16), os.fstat(file.fileno()).st_size
+
+
+def _was_store(path: Path, size: int) -> bool:
+    return size % 512 == 0 and os.path.exists(f"{path}.lock")
 
 
 def keep_lost_commits(path: Path) -> None:

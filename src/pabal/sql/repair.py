@@ -1,4 +1,4 @@
-"""Check and repair a damaged SQLite file: build its indexes again, or copy the rows that can be read into a new one.
+"""Check and repair a damaged SQLite file: write its schema or build its indexes again, or copy its rows into a new one.
 
 The new file is written back over the damaged one in one transaction, page by page. Other processes go on with it. The
 damaged file is kept beside it under another name.
@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeAlias
 
 import apsw
 
-from pabal.durable import write_new
+from pabal.durable import sync, translated, write_new
+from pabal.errors import StoreFailed
 from pabal.sql.connection import Connection, connect, open_reader, roll_back
 from pabal.sql.migrate import META, set_fact
 from pabal.sql.pages import PageFile
@@ -23,13 +24,21 @@ from pabal.sql.place import keep_copy
 
 Value: TypeAlias = str | bytes | int | float | None
 Rescue: TypeAlias = Callable[[Connection, PageFile], int]  # adds rows of the pages to new tables; returns how many
+Mend: TypeAlias = Callable[[Connection], object]  # mends the rows of new tables
 
 _LIMIT = 50_000  # statements that are spent on the damaged pages of a table
 _SLICE = 1024  # rows that are copied by one statement
 _MOST = 20  # problems that are listed
 _LAST = (1 << 63) - 1
 _LOCK_BYTE = 1 << 30  # SQLite never uses the page that holds it
-_SCHEMA = "select type, name, sql from main.sqlite_schema where sql is not null and name not like 'sqlite_%'"
+_OBJECTS = """
+select rowid, cast(type as blob), cast(name as blob), cast(tbl_name as blob), cast(sql as blob)
+from main.sqlite_schema"""
+_UNREADABLE = (apsw.CorruptError, apsw.NotADBError)
+# The header of a file in WAL mode that says nothing about its pages, and a first page that belongs to no table: SQLite
+# takes the file for a database, so it can be written over, but for a damaged one until that is done.
+_PAGE_SIZE = 4096
+_HEADER = b"SQLite format 3\0" + _PAGE_SIZE.to_bytes(2, "big") + bytes((2, 2, 0, 64, 32, 32)) + bytes(77)
 
 
 class Fault(NamedTuple):
@@ -53,22 +62,80 @@ def mend_faults(connection: Connection, faults: Sequence[Fault]) -> int:
     return len(faults)
 
 
-def problems(path: Path, busy: float) -> list[str]:
-    """Return what SQLite finds wrong with the file: pages, indexes, rows that break a constraint."""
+class Object(NamedTuple):
+    """A table, index or view, as a row of `sqlite_schema` describes it."""
+
+    kind: bytes
+    name: bytes
+    table: bytes
+    statement: bytes | None  # none of an index that a constraint makes
+
+
+def schema_of(prepare: Mend) -> list[Object]:
+    """Return the tables, indexes and views that `prepare` makes in an empty database."""
+    connection = apsw.Connection(":memory:")
+    try:
+        prepare(connection)
+        return list(_objects(connection).values())
+    finally:
+        connection.close()
+
+
+def _objects(connection: Connection) -> dict[int, Object]:
+    """Return the rows of the schema by their number. Their texts need not be UTF-8."""
+    rows: list[tuple[int, bytes, bytes, bytes, bytes | None]] = connection.execute(_OBJECTS).fetchall()  # type: ignore[assignment]
+    return {row[0]: Object(*row[1:]) for row in rows}
+
+
+def _damaged_objects(connection: Connection, schema: Sequence[Object]) -> dict[int, Object]:
+    """Return, by the number of the row, the objects that are there and not as they should be."""
+    found = _objects(connection)
+    missing = [each for each in schema if each not in found.values()]
+    others = {number: each for number, each in found.items() if each not in schema}
+    damaged: dict[int, Object] = {}
+    for wanted in list(missing):
+        for number, each in others.items():
+            if number not in damaged and (each.name == wanted.name or wanted.statement in (each.statement or b"",)):
+                damaged[number] = wanted
+                missing.remove(wanted)
+                break
+    left = others.keys() - damaged.keys()
+    if len(missing) == len(left) == 1:
+        damaged[left.pop()] = missing[0]
+    return damaged
+
+
+def is_misdescribed(connection: Connection, schema: Sequence[Object]) -> bool:
+    """Return whether the texts of the schema are damaged, and not only other ones."""
+    found = _objects(connection)
+    damaged = _damaged_objects(connection, schema)
+    return any(_lengths(found[number]) == _lengths(each) for number, each in damaged.items())
+
+
+def problems(path: Path, busy: float, schema: Sequence[Object] = ()) -> list[str]:
+    """Return what SQLite finds wrong with the file: pages, indexes, rows that break a constraint. Compare the tables
+    and indexes with the schema too.
+    """
     try:
         connection, _ = open_reader(path, busy)
     except apsw.Error as exc:
         return [str(exc)]
     try:
-        return _problems(connection)
+        return _problems(connection, schema)
     finally:
         connection.close()
 
 
-def _problems(connection: Connection) -> list[str]:
+def _problems(connection: Connection, schema: Sequence[Object]) -> list[str]:
     try:
         found = connection.execute(f"pragma integrity_check({_MOST})").fetchall()
-        return [*_page_problems(connection), *(str(row[0]) for row in found if row[0] != "ok")]
+        # A view may have another text: SQLite writes it again when a table is renamed.
+        damaged = [each for each in _damaged_objects(connection, schema).values() if each.kind != b"view"]
+        return [
+            *_page_problems(connection),
+            *(f"the {each.kind.decode()} {each.name.decode()} is described with a damaged text" for each in damaged),
+            *(str(row[0]) for row in found if row[0] != "ok"),
+        ]
     except (apsw.Error, UnicodeDecodeError) as exc:
         return [str(exc)]
 
@@ -105,20 +172,77 @@ def _free_pages(connection: Connection) -> set[int] | None:
     return None
 
 
-def rebuild_indexes(path: Path, busy: float, mend: Callable[[Connection], object]) -> bool:
+def repair_file(path: Path, busy: float, schema: Sequence[Object], mend: Mend, rescue: Rescue | None) -> str:
+    """Repair a damaged file in the way that loses least; return what was done."""
+    kept = _restore_schema(path, busy, schema)
+    if not _rebuild_indexes(path, busy, schema, mend):
+        return str(salvage(path, busy, mend, rescue, schema=schema, kept=kept))
+    return f"its schema was written again; the damaged file is {kept}" if kept else "its indexes were built again"
+
+
+def _restore_schema(path: Path, busy: float, schema: Sequence[Object]) -> Path | None:
+    """Write the damaged texts of the schema again; return the copy of the damaged file, or None if nothing was done.
+
+    Only texts of the same length: SQLite overwrites them where they are, and uses no other page.
+    """
+    with suppress(*_UNREADABLE):
+        connection = _connect_despite(path, busy)
+        try:
+            found, damaged = _objects(connection), _damaged_objects(connection, schema)
+            if not damaged or any(_lengths(found[number]) != _lengths(each) for number, each in damaged.items()):
+                return None
+            kept = keep_copy(path)
+            connection.execute("begin immediate").fetchall()
+            for number, each in damaged.items():
+                values = [None if value is None else value.decode() for value in each]
+                connection.execute(
+                    "update sqlite_schema set type = ?, name = ?, tbl_name = ?, sql = ? where rowid = ?",
+                    (*values, number),
+                ).fetchall()
+            version = int(connection.pragma("schema_version"))
+            connection.pragma("schema_version", version + 1)  # so that others read the schema again
+            connection.execute("commit").fetchall()
+            return kept
+        finally:
+            roll_back(connection)
+            connection.close()
+    return None
+
+
+def _lengths(each: Object) -> list[int]:
+    return [-1 if value is None else len(value) for value in each]
+
+
+def _connect_despite(path: Path, busy: float) -> Connection:
+    """Open a file whose schema is damaged: SQLite then ignores the tables that it cannot make sense of."""
+    connection = apsw.Connection(os.fspath(path))
+    try:
+        connection.set_busy_timeout(round(busy * 1000))
+        connection.execute("pragma writable_schema = on").fetchall()
+        connection.execute("select 1 from sqlite_schema limit 1").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _rebuild_indexes(path: Path, busy: float, schema: Sequence[Object], mend: Mend) -> bool:
     """Build all indexes from the rows and mend these; return whether the file is sound afterwards.
 
     Nothing is done if rows cannot be reached: the file would be sound without them. Nor if the list of free pages is
     damaged: an index would be written over pages that are in use.
     """
-    connection = connect(path, busy)
+    try:
+        connection = connect(path, busy)
+    except _UNREADABLE:
+        return False
     try:
         if list(_page_problems(connection)):
             return False
         connection.execute("begin immediate").fetchall()
         connection.execute("reindex").fetchall()
         connection.execute("commit").fetchall()
-        if _problems(connection):
+        if _problems(connection, schema):
             return False
         mend(connection)
         return True
@@ -143,34 +267,88 @@ class Salvaged(NamedTuple):
         return f"its rows were copied, {self.lost} places could not be read{found}; the damaged file is {self.kept}"
 
 
-def salvage(path: Path, busy: float, mend: Callable[[Connection], object], rescue: Rescue) -> Salvaged:
+def salvage(
+    path: Path,
+    busy: float,
+    mend: Mend,
+    rescue: Rescue | None = None,
+    *,
+    schema: Sequence[Object] = (),
+    kept: Path | None = None,
+) -> Salvaged:
     """Copy what can be read into a new file and write that over the damaged one.
 
     `rescue` is called with the copied tables, before their indexes are made, and with the pages of the damaged file. It
-    adds rows that are missing, and returns how many. Then `mend` is called with the tables.
+    adds rows that are missing, and returns how many; without it, a file whose schema cannot be read is left as it is.
+    Then `mend` is called with the tables. The objects of `schema` are
+    made as it says, others as the file says. `kept` is a copy of the damaged file, if there is one already.
     """
-    kept = keep_copy(path)
-    fresh = kept.with_name(f"{kept.name}.new")
-    connection = connect(path, busy)
-    pages = PageFile(kept)
+    copy = kept or keep_copy(path)
+    fresh = copy.with_name(f"{copy.name}.new")
+    connection, whole = _connect_somehow(path, busy)
+    pages = PageFile(copy)
     try:
-        if pages.free is None:
+        if pages.free is None and connection is not None:
             pages.free = _free_pages(connection)
-        lost, rescued = _Copy(connection, fresh, mend, lambda new: rescue(new, pages)).run()
-        new = apsw.Connection(os.fspath(fresh))
-        try:
-            with connection.backup("main", new, "main") as backup:
-                backup.step(-1)
-        finally:
-            new.close()
-        connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+        if not whole and rescue is None:
+            raise StoreFailed(f"{path} was not changed: its schema cannot be read")
+        adds: Rescue = rescue or (lambda new, old: 0)
+        lost, rescued, found = _Copy(connection, fresh, schema, mend, lambda new: adds(new, pages)).run()
+        if not (whole or found):
+            raise StoreFailed(f"{path} was not changed: its schema cannot be read, and nothing was found in its pages")
+        if connection is None:
+            connection = _connect_to_overwrite(path, busy)
+        _write_over(connection, fresh)
+    except StoreFailed:
+        if kept is None:  # nothing was changed
+            _remove(copy)
+        raise
     finally:
         pages.close()
-        connection.close()
-        for end in ("", "-wal", "-shm", "-journal"):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{fresh}{end}")
-    return Salvaged(kept, lost, rescued)
+        if connection is not None:
+            connection.close()
+        _remove(fresh)
+    return Salvaged(copy, lost, rescued)
+
+
+def _remove(path: Path) -> None:
+    """Remove a database that nobody uses."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{end}")
+
+
+def _connect_somehow(path: Path, busy: float) -> tuple[Connection | None, bool]:
+    """Open a damaged file, if that is possible; return whether all of its schema can be read too."""
+    with suppress(*_UNREADABLE):
+        return connect(path, busy), True
+    with suppress(*_UNREADABLE):
+        return _connect_despite(path, busy), False
+    return None, False
+
+
+def _connect_to_overwrite(path: Path, busy: float) -> Connection:
+    """Open a file that SQLite does not take for a database. Call it when a copy of it is kept."""
+    with translated(f"repairing {path}"), open(path, "r+b") as file:
+        file.write(_HEADER + bytes(1))
+        sync(file.fileno())
+    connection = apsw.Connection(os.fspath(path))
+    connection.set_busy_timeout(round(busy * 1000))
+    return connection
+
+
+def _write_over(connection: Connection, fresh: Path) -> None:
+    new = apsw.Connection(os.fspath(fresh))
+    try:
+        with connection.backup("main", new, "main") as backup:
+            backup.step(-1)
+    finally:
+        new.close()
+    connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 class _Table:
@@ -190,44 +368,76 @@ class _Copy:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Connection | None,
         fresh: Path,
-        mend: Callable[[Connection], object],
+        schema: Sequence[Object],
+        mend: Mend,
         rescue: Callable[[Connection], int],
     ) -> None:
-        self._connection = connection
+        self._damaged = connection
         self._fresh = fresh
+        self._schema = schema
         self._mend = mend
         self._rescue = rescue
         self._lost = 0
 
-    def run(self) -> tuple[int, int]:
+    def run(self) -> tuple[int, int, bool]:
+        """Return how many places could not be read, how many rows were rescued, and whether there are any rows."""
         os.close(write_new(self._fresh, b""))
-        schema = self._connection.execute(_SCHEMA).fetchall()
+        schema = self._statements()
+        tables = {name: statement for (kind, name), statement in schema.items() if kind == "table"}
         new = apsw.Connection(os.fspath(self._fresh))
         try:
-            for _, _, statement in [row for row in schema if row[0] == "table"]:
-                new.execute(str(statement)).fetchall()
-            self._connection.execute("attach ? as fresh", (os.fspath(self._fresh),)).fetchall()
-            try:
-                for _, name, statement in [row for row in schema if row[0] == "table"]:
-                    self._copy_table(str(name), str(statement))
-                with suppress(apsw.Error):  # there only if a table has `autoincrement`
-                    self._ask("insert or replace into fresh.sqlite_sequence select * from main.sqlite_sequence")
-            finally:
-                self._connection.execute("detach fresh").fetchall()
+            for statement in tables.values():
+                self._make(new, statement)
+            made = {row[0] for row in new.execute("select name from sqlite_schema where type = 'table'").fetchall()}
+            tables = {name: statement for name, statement in tables.items() if name in made}
+            if self._damaged is not None:
+                self._damaged.execute("attach ? as fresh", (os.fspath(self._fresh),)).fetchall()
+                try:
+                    for name, statement in tables.items():
+                        self._copy_table(name, statement)
+                    with suppress(apsw.Error):  # there only if a table has `autoincrement`
+                        self._ask("insert or replace into fresh.sqlite_sequence select * from main.sqlite_sequence")
+                finally:
+                    self._damaged.execute("detach fresh").fetchall()
             rescued = self._rescue(new)
+            found = any(new.execute(f"select 1 from {_quoted(name)} limit 1").fetchall() for name in tables)
             self._mend(new)
             new.execute(META).fetchall()
             set_fact(new, "salvaged_from", self._fresh.stem)
-            for _, _, statement in [row for row in schema if row[0] != "table"]:
-                new.execute(str(statement)).fetchall()
+            for (kind, _), statement in schema.items():
+                if kind != "table":
+                    self._make(new, statement)
         finally:
             new.close()
-        return self._lost, rescued
+        return self._lost, rescued, found
+
+    def _make(self, new: Connection, statement: str) -> None:
+        try:
+            new.execute(statement).fetchall()
+        except apsw.SQLError:  # its text is damaged
+            self._lost += 1
+
+    def _statements(self) -> dict[tuple[str, str], str]:
+        """Return the statements that make the objects: as they should be, and of others as the file says it."""
+        found: list[Object] = []
+        if self._damaged is not None:
+            with suppress(apsw.Error):
+                damaged = _damaged_objects(self._damaged, self._schema)
+                found = [each for number, each in _objects(self._damaged).items() if number not in damaged]
+        statements: dict[tuple[str, str], str] = {}
+        for each in (*self._schema, *found):
+            with suppress(UnicodeDecodeError, AttributeError):  # not a text
+                if each.statement is not None and not each.name.startswith(b"sqlite_"):
+                    statements.setdefault((each.kind.decode(), each.name.decode()), each.statement.decode())
+        return statements
 
     def _copy_table(self, name: str, statement: str) -> None:
-        table = _Table('"' + name.replace('"', '""') + '"')
+        table = _Table(_quoted(name))
+        if not self._connection.execute("select 1 from pragma_table_info(?, 'main')", (name,)).fetchall():
+            self._lost += 1  # SQLite does not know it
+            return
         with suppress(apsw.Error):  # this finds rows too whose pages are not in order
             self._ask(f"{table.copy} where true")  # without a condition SQLite copies rows that it has not read
             return
@@ -307,6 +517,11 @@ class _Copy:
             if len(found) < many:
                 return
             at += many
+
+    @property
+    def _connection(self) -> Connection:
+        assert self._damaged is not None
+        return self._damaged
 
     def _ids(self, select: str, values: tuple[int, int]) -> list[int]:
         rows: list[tuple[int]] = self._connection.execute(select, values).fetchall()  # type: ignore[assignment]

@@ -35,8 +35,8 @@ from pabal.sql.connection import (
 from pabal.sql.disk_reserve import DiskReserve
 from pabal.sql.forks import survive_fork
 from pabal.sql.group import Group, Job, fail
-from pabal.sql.place import keep_lost_commits, real_path, require_one_name
-from pabal.sql.repair import Rescue, problems, rebuild_indexes, salvage
+from pabal.sql.place import is_damaged_store, keep_lost_commits, real_path, require_one_name
+from pabal.sql.repair import Mend, Object, Rescue, is_misdescribed, problems, repair_file, schema_of
 from pabal.sql.writer import Transaction, Writer
 from pabal.sql.writer_lock import WriterLock
 
@@ -135,7 +135,7 @@ class Database:
 
     def _explained(self, fault: Exception) -> Exception:
         """Return the error for work that could not make sense of what it read: of a damaged file, or its own."""
-        if found := problems(self.path, self._busy):
+        if found := self._problems():
             self._remedy = f"run `{self._doctor}`"
         elif not isinstance(fault, UnicodeDecodeError):
             return fault
@@ -160,16 +160,14 @@ class Database:
 
     # Check and repair
 
-    def check(
-        self, mend: Callable[[Connection], object], rescue: Rescue = lambda new, old: 0, *, repair: bool
-    ) -> Iterator[tuple[str, str, str, bool]]:
+    def check(self, mend: Mend, rescue: Rescue | None = None, *, repair: bool) -> Iterator[tuple[str, str, str, bool]]:
         """Yield what is wrong with the file: the file, the problem, the remedy, and whether it was repaired.
 
         `mend` is called with the tables of a repaired file; `rescue` before, with the pages of the damaged one, to add
         rows that were not reached. Works on a broken handle, which can be used after a repair.
         """
         found = self._problems()
-        remedy, done = "build its indexes again, or copy its rows", False
+        remedy, done = "write its schema and its indexes again, or copy its rows", False
         if found and repair:
             try:
                 remedy = self._repair(mend, rescue)
@@ -180,18 +178,19 @@ class Database:
             yield str(self.path), problem, remedy, done
 
     def _problems(self) -> list[str]:
-        return problems(self.path, self._busy) or ([self._broken] if self._broken else [])
+        return problems(self.path, self._busy, self._schema()) or ([self._broken] if self._broken else [])
 
-    def _repair(self, mend: Callable[[Connection], object], rescue: Rescue) -> str:
+    def _schema(self) -> list[Object]:
+        """Return what the tables and indexes should be."""
+        return schema_of(self._prepare)
+
+    def _repair(self, mend: Mend, rescue: Rescue | None) -> str:
         """Repair a damaged file; return what was done."""
         with self._writing, self._reading:
             self._disconnect()
             try:
                 with self._lock.held():
-                    if rebuild_indexes(self.path, self._busy, mend):
-                        done = "its indexes were built again"
-                    else:
-                        done = str(salvage(self.path, self._busy, mend, rescue))
+                    done = repair_file(self.path, self._busy, self._schema(), mend, rescue)
             except SqliteError as exc:
                 raise error_of(exc, self.path, self._busy, "repairing", self._doctor) from exc
             except ROW_FAULTS as exc:
@@ -234,14 +233,22 @@ class Database:
             if self.path.is_file() and self.path.stat().st_size and current(self._open_reader()):
                 return True
         except SqliteError as exc:
-            if shows_damage(exc):
-                self._error(exc, "opening")
+            if shows_damage(exc) or is_damaged_store(self.path, exc) or self._is_misdescribed():
+                self._give_up(str(exc))
                 return True
         except ROW_FAULTS as exc:
-            self._break(f"its tables cannot be read: {exc}")
-            self._remedy = f"run `{self._doctor}`"
+            self._give_up(f"its tables cannot be read: {exc}")
             return True
         self._close_reader(held=False)  # leaves the WAL as it is: it may hold what cannot be read
+        return False
+
+    def _give_up(self, reason: str) -> None:
+        self._break(reason)
+        self._remedy = f"run `{self._doctor}`"
+
+    def _is_misdescribed(self) -> bool:
+        with suppress(SqliteError):
+            return self._reader is not None and is_misdescribed(self._reader, self._schema())
         return False
 
     def _open(self) -> Writer:

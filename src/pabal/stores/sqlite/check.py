@@ -49,7 +49,7 @@ class Checker(Queues):
     def check(self, *, repair: bool) -> list[Finding]:
         """Look for damage and leftovers, and repair them if asked; the most serious findings come first."""
         mends = partial(mend_copy, codec=self._codec, bodies=self._bodies, clock=self._clock)
-        adds = partial(rescue, bodies=self._bodies, clock=self._clock)
+        adds = partial(rescue, bodies=self._bodies, clock=self._clock, alone=True)
         findings = [Finding(*found) for found in self._db.check(mends, adds, repair=repair)]
         if not all(finding.repaired for finding in findings):
             return findings  # nothing in a damaged file can be relied on

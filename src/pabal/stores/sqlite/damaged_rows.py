@@ -365,8 +365,6 @@ def mend_copy(connection: Connection, codec: Codec, bodies: Bodies, clock: Clock
     """Mend a copy of the tables that has no indexes yet, and set second rows of one id aside."""
     connection.execute("begin").fetchall()
     if connection.execute("select 1 from sqlite_schema where name = 'messages'").fetchall():
-        if connection.execute("select 1 from messages where seq is null limit 1").fetchall():
-            raise StoreFailed("the schema of its table of messages is damaged: salvage its messages into another store")
         connection.execute("create index temporary_id on messages (queue_id, id)").fetchall()
         mend(connection, codec, bodies, clock)
         reason = failure_text(Failure(FailureCode.CORRUPT, "another message has its id", clock.now()))

@@ -19,6 +19,7 @@ from pabal.stores.sqlite.bodies import Bodies
 from pabal.stores.sqlite.damaged_rows import is_legal
 
 _COLUMNS = 18
+_NEVER_NULL = (*range(1, 11),)
 _QUEUE_ID, _STATE, _SINCE, _ID, _FAILURE, _CRC, _DOCUMENT = 1, 2, 6, 9, 15, 16, 17
 _INSERT = f"insert or ignore into messages values ({', '.join('?' * _COLUMNS)}) returning 1"
 _TAKEN = "select exists (select 1 from messages where seq = ?)"
@@ -27,17 +28,32 @@ _THERE = "select exists (select 1 from messages where queue_id = ? and id = ?)"
 _MAKE_WAY = """
 update messages set seq = (select max(seq) + 1 from messages) where seq = ? and not (typeof(queue_id) = 'integer'
 and typeof(state) = 'integer' and typeof(priority) = 'integer' and typeof(due_at) = 'real' and typeof(id) = 'text')"""
+_RECORD = [type(None), float, bytes, int]  # in the columns 0, 1, 3 and 5 of a record of a topic
 _UNKNOWN = "found in a page that may have been free: it may have been handled before the damage"
 
 
-def rescue(fresh: Connection, pages: PageFile, bodies: Bodies, clock: Clock) -> int:
-    """Add the messages that are whole in these pages, and not in the new tables; return how many."""
-    rows = [row for row in pages.rows() if len(row.values) in (3, _COLUMNS)]
+def rescue(fresh: Connection, pages: PageFile, bodies: Bodies, clock: Clock, *, alone: bool = False) -> int:
+    """Add the messages that are whole in these pages, and not in the new tables; return how many.
+
+    With `alone`, raise StoreFailed if the pages hold records of topics, and the new tables do not.
+    """
+    rows = []
+    topics = alone and not fresh.execute("select 1 from sqlite_schema where name = 'topic_records'").fetchall()
+    for row in pages.rows():
+        if len(row.values) in (3, _COLUMNS):
+            rows.append(row)
+        elif topics and len(row.values) == 6 and [type(row.values[at]) for at in (0, 1, 3, 5)] == _RECORD:
+            raise StoreFailed(
+                "it was not changed: it holds topics too, whose tables cannot be read; run "
+                "`pabal topic doctor --repair`, or take its messages to another store with `pabal doctor --salvage TO`"
+            )
     added: list[list[Any]] = []
     fresh.execute("create index if not exists rescued_id on messages (queue_id, id)").fetchall()
     for row in rows:
         if len(row.values) == _COLUMNS and _is_whole(row, bodies):
             values: list[Any] = [row.id, *row.values[1:]]
+            for at in _NEVER_NULL:
+                values[at] = b"" if values[at] is None else values[at]  # damaged: it is restored from the document
             state = values[_STATE]
             if pages.free is None and isinstance(state, int) and state < DONE:
                 values[_STATE], values[_SINCE] = DEAD, clock.now()
