@@ -21,6 +21,7 @@ import click
 
 import pabal
 from pabal.errors import PabalError
+from pabal.sql.connection import connect
 from pabal.sql.pages import PageFile
 from pabal.store import State
 from tests.crash.harness import scratch
@@ -34,10 +35,10 @@ _HOUR = 3600.0
 def make(kind: str, place: Path, *, closed: bool) -> set[str]:
     """Make a store whose tables have several levels and free pages; return the keys that must not be lost."""
     with store_at(kind, place, closed=closed) as connection:
-        return _fill(connection)
+        return _fill(connection, place.with_name(f"{place.name}.live") / KINDS[kind].sqlite)
 
 
-def _fill(connection: pabal.Connection) -> set[str]:
+def _fill(connection: pabal.Connection, database: Path) -> set[str]:
     jobs = connection.queue("jobs")
 
     def put(name: str, many: int, **options: Any) -> list[str]:
@@ -48,18 +49,20 @@ def _fill(connection: pabal.Connection) -> set[str]:
         return keys
 
     for name in ("gone", "done", "dead"):
-        put(name, 60)
-        for delivery in jobs.lease(60):
+        put(name, 20)
+        for delivery in jobs.lease(20):
             delivery.bury("it cannot be done") if name == "dead" else delivery.ack()
         if name == "gone":
             jobs.purge(State.DONE)
-    keys = {f"dead-{number}" for number in range(60)}
-    keys |= {*put("later", 60, delay=_HOUR), *put("held", 20, priority=9)}
-    held = jobs.lease(20, visibility=_HOUR)
-    keys |= {*put("plain", 200)}
+    keys = {f"dead-{number}" for number in range(20)}
+    keys |= {*put("later", 20, delay=_HOUR), *put("held", 10, priority=9)}
+    held = jobs.lease(10, visibility=_HOUR)
+    with closing(connect(database)) as beside:
+        beside.execute("pragma wal_checkpoint").fetchall()  # what comes later is in the WAL of a store that was killed
+    keys |= {*put("plain", 60)}
     # Pages that get free again, with the rows of messages that were withdrawn.
-    assert connection.store.purge("jobs", State.READY, ids=put("withdrawn", 150)) == 150
-    assert len(held) == 20
+    assert connection.store.purge("jobs", State.READY, ids=put("withdrawn", 50)) == 50
+    assert len(held) == 10
     return keys
 
 

@@ -1,7 +1,8 @@
 """One trial: copy the template, damage one file, and let commands, doctor, repair and consumers at it in a child.
 
-`python -m tests.damage.trial STORE TARGET FIRST COUNT` makes COUNT trials, whose chance is FIRST, FIRST + 1, …, and
-prints a line of JSON for each that must not be: a wrong body, a traceback, a hang, a loss, a silent or harmful doctor.
+`python -m tests.damage.trial STORE TARGET,TARGET FIRST COUNT` makes COUNT trials for each target, whose chance is
+FIRST, FIRST + 1, …, and prints a line of JSON for each that must not be: a wrong body, a traceback, a hang, a loss, a
+silent or harmful doctor.
 """
 
 import io
@@ -217,7 +218,7 @@ def trial(store: str, target: Target, template: Path, keys: set[str], seed: int)
             readable = set() if found is None else found & keys
         seen = in_child(lambda: examine(store, place))
         faults = judge(store, readable, keys, hit, seen, [place, place.with_name("mended")])
-        return [f"seed {seed}, {how} {victim.relative_to(place)}: {fault}" for fault in faults]
+        return [f"seed {seed}, {store}, {how} {victim.relative_to(place)}: {fault}" for fault in faults]
 
 
 def checksums_fit(folder: Path) -> bool:
@@ -295,4 +296,5 @@ def main(store: str, name: str, first: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    for name in sys.argv[2].split(","):
+        main(sys.argv[1], name, int(sys.argv[3]), int(sys.argv[4]))

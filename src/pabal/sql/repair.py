@@ -27,6 +27,7 @@ Rescue: TypeAlias = Callable[[Connection, PageFile], int]  # adds rows of the pa
 Mend: TypeAlias = Callable[[Connection], object]  # mends the rows of new tables
 
 _LIMIT = 50_000  # statements that are spent on the damaged pages of a table
+_HOPELESS = 1000  # statements after which a table is given up of which nothing could be read
 _SLICE = 1024  # rows that are copied by one statement
 _MOST = 20  # problems that are listed
 _LAST = (1 << 63) - 1
@@ -473,12 +474,14 @@ class _Copy:
     def _search(self, table: _Table, first: int, last: int) -> None:
         """Copy the rows between damaged pages: halve the range where one cannot be read, the largest first."""
         todo = deque([(first, last)])
-        for _ in range(_LIMIT):
-            if not todo:
+        reached = False
+        for tried in range(_LIMIT):
+            if not todo or tried == _HOPELESS and not reached:
                 break
             first, last = todo.popleft()
             try:
                 ids = self._ids(table.between, (first, last))
+                reached = True
                 self._copy_rows(table, ids)
             except apsw.Error:
                 if first >= last:
