@@ -16,6 +16,7 @@ from tests.crash.recorder import AheadClock, Recorder
 from tests.openers import OPENERS
 
 SOAK = os.environ.get("PABAL_SOAK") == "1"
+SHARE = float(os.environ.get("PABAL_SOAK_SHARE", 1))  # of the messages, cuts and damages of a soak: it may run in parts
 ROOT = Path(__file__).parent.parent.parent
 
 # The calls that can change what another process or the next boot will see.

@@ -17,7 +17,7 @@ import pytest
 from pabal.clock import SystemClock
 from pabal.stores.postgres import PostgresStore
 from pabal.testing.history import History, Report, check_history, read_history
-from tests.crash.harness import ROOT, SOAK, one_state_each
+from tests.crash.harness import ROOT, SHARE, SOAK, one_state_each
 from tests.crash.recorder import Recorder
 from tests.crash.sleepers import check_sleepers
 from tests.services.cutting_proxy import CuttingProxy
@@ -28,7 +28,7 @@ CLIENT_KILLS = 500 if SOAK else 15
 SERVER_CRASHES = 20 if SOAK else 3
 CUTS = 200 if SOAK else 15
 SLEEPS = 50 if SOAK else 3
-MESSAGES = 1_000_000 if SOAK else 1_000
+MESSAGES = 1_000_000 * SHARE if SOAK else 1_000
 ROUND_KILLS = 30 if SOAK else 4  # a round has a schema of its own
 AHEAD = """
 create or replace function {0}.steady() returns double precision language sql volatile
@@ -157,6 +157,7 @@ def test_of_very_many_messages_none_is_lost_or_comes_back(postgres: PostgresServ
         published += storm(postgres, postgres.url, folder, harm, roles).published
         rounds += 1
         shutil.rmtree(folder)
+    print(f"{rounds * ROUND_KILLS} kills, {published} acknowledged, no harm")  # noqa: T201  the figures are the point
 
 
 @pytest.mark.timeout(1800 if SOAK else 300)

@@ -18,11 +18,11 @@ from pabal.store import Checkable, State
 from pabal.testing.history import History, Report, body_hash, read_history
 from tests.crash.conftest import need
 from tests.crash.crew import Crew
-from tests.crash.harness import SOAK, judge
+from tests.crash.harness import SHARE, SOAK, judge
 from tests.crash.power import SBIN, Disk
 from tests.openers import OPENERS
 
-CUTS = {kind: 100 if SOAK else few for kind, few in (("ext4", 8), ("xfs", 2), ("btrfs", 2))}
+CUTS = {kind: round(100 * SHARE) if SOAK else few for kind, few in (("ext4", 8), ("xfs", 2), ("btrfs", 2))}
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 from pabal.clock import SystemClock
 from pabal.testing.history import Report
 from tests.crash.crew import Crew
-from tests.crash.harness import SOAK, judge
+from tests.crash.harness import SHARE, SOAK, judge
 from tests.crash.sleepers import check_sleepers
 from tests.openers import OPENERS
 
 KILLS = 500 if SOAK else 30
 SLEEPS = 50 if SOAK else 3
-MESSAGES = 1_000_000 if SOAK else 1_000
+MESSAGES = 1_000_000 * SHARE if SOAK else 1_000
 ROUND_KILLS = 30 if SOAK else 4  # a round has a store of its own
 
 

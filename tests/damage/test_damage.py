@@ -1,18 +1,16 @@
 """Random damage to every kind of file of every embedded store: small here, ten thousand per store with PABAL_SOAK=1."""
 
 import json
-import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.crash.harness import ROOT, SHARE, SOAK
 from tests.damage.trial import TARGETS
 
-SOAK = os.environ.get("PABAL_SOAK") == "1"
-ROOT = Path(__file__).parent.parent.parent
+MANY = round(10_000 * SHARE)
 EACH = 1 if SOAK else 6  # targets in one process: it takes a second to start
 _CASES = [
     (store, ",".join(list(targets)[at : at + EACH]))
@@ -24,18 +22,18 @@ _CASES = [
 @pytest.mark.timeout(7200 if SOAK else 300)
 @pytest.mark.parametrize(("store", "names"), _CASES, ids=lambda text: text.partition(",")[0].replace(" ", "-"))
 def test_damage_is_contained_found_and_never_made_worse(store: str, names: str) -> None:
-    _no_faults("tests.damage.trial", store, names, count=-(-10_000 // len(TARGETS[store])) if SOAK else 12)
+    _no_faults("tests.damage.trial", store, names, count=-(-MANY // len(TARGETS[store])) if SOAK else 12)
 
 
 @pytest.mark.timeout(7200 if SOAK else 300)
 def test_damage_to_topics_is_contained_found_and_never_made_worse() -> None:
-    _no_faults("tests.damage.topics", count=10_000 if SOAK else 24)
+    _no_faults("tests.damage.topics", count=MANY if SOAK else 24)
 
 
 @pytest.mark.timeout(7200 if SOAK else 300)
 @pytest.mark.parametrize("store", ["sqlite", "hybrid"])
 def test_salvage_leaves_nothing_behind_and_delivers_nothing_wrong(store: str) -> None:
-    _no_faults("tests.damage.salvage", store, count=10_000 if SOAK else 60)
+    _no_faults("tests.damage.salvage", store, count=MANY if SOAK else 60)
 
 
 def _no_faults(program: str, *arguments: str, count: int) -> None:
