@@ -265,3 +265,17 @@ def test_a_seed_database_under_a_hybrid_root_gets_body_files(tmp_path: Path, clo
     assert drain(store, queue="telemetry") == [{"id": "m1"}]
     store.close()
     assert len(rows(root / "pabal.db", "select * from kv")) == 1
+
+
+def test_a_damaged_schema_of_the_original_is_left_as_it_is(seed: Seed) -> None:
+    """A repair would drop the table that cannot be read, and keep the other one."""
+    seed.message("a")
+    seed.db.execute("pragma writable_schema = on").fetchall()
+    seed.db.execute("update sqlite_schema set sql = 'create nothing' where name = 'msg_index'").fetchall()
+    seed.db.close()
+    before = seed.path.read_bytes()
+    store = SqliteStore(seed.path, clock=ManualClock())
+    findings = store.check(repair=True)
+    store.close()
+    assert findings and not any(finding.repaired for finding in findings)
+    assert seed.path.read_bytes() == before and not [*seed.path.parent.glob("*damaged*")]

@@ -35,6 +35,7 @@ _LOCK_BYTE = 1 << 30  # SQLite never uses the page that holds it
 _OBJECTS = """
 select rowid, cast(type as blob), cast(name as blob), cast(tbl_name as blob), cast(sql as blob)
 from main.sqlite_schema"""
+_KINDS = (b"table", b"index", b"view", b"trigger")
 _UNREADABLE = (apsw.CorruptError, apsw.NotADBError)
 # The header of a file in WAL mode that says nothing about its pages, and a first page that belongs to no table: SQLite
 # takes the file for a database, so it can be written over, but for a damaged one until that is done.
@@ -96,7 +97,8 @@ def _damaged_objects(connection: Connection, schema: Sequence[Object]) -> dict[i
     damaged: dict[int, Object] = {}
     for wanted in list(missing):
         for number, each in others.items():
-            if number not in damaged and (each.name == wanted.name or wanted.statement in (each.statement or b"",)):
+            same = each.name == wanted.name or each.statement is not None and each.statement == wanted.statement
+            if same and number not in damaged and (each.kind == wanted.kind or each.kind not in _KINDS):
                 damaged[number] = wanted
                 missing.remove(wanted)
                 break
@@ -294,7 +296,7 @@ def salvage(
         if not whole and rescue is None:
             raise StoreFailed(f"{path} was not changed: its schema cannot be read")
         adds: Rescue = rescue or (lambda new, old: 0)
-        lost, rescued, found = _Copy(connection, fresh, schema, mend, lambda new: adds(new, pages)).run()
+        lost, rescued, found = _Copy(connection, whole, fresh, schema, mend, lambda new: adds(new, pages)).run()
         if not (whole or found):
             raise StoreFailed(f"{path} was not changed: its schema cannot be read, and nothing was found in its pages")
         if connection is None:
@@ -370,12 +372,14 @@ class _Copy:
     def __init__(
         self,
         connection: Connection | None,
+        whole: bool,
         fresh: Path,
         schema: Sequence[Object],
         mend: Mend,
         rescue: Callable[[Connection], int],
     ) -> None:
         self._damaged = connection
+        self._whole = whole  # the schema can be read
         self._fresh = fresh
         self._schema = schema
         self._mend = mend
@@ -383,7 +387,7 @@ class _Copy:
         self._lost = 0
 
     def run(self) -> tuple[int, int, bool]:
-        """Return how many places could not be read, how many rows were rescued, and whether there are any rows."""
+        """Return how many places could not be read, how many rows were rescued, and whether our tables have rows."""
         os.close(write_new(self._fresh, b""))
         schema = self._statements()
         tables = {name: statement for (kind, name), statement in schema.items() if kind == "table"}
@@ -403,7 +407,10 @@ class _Copy:
                 finally:
                     self._damaged.execute("detach fresh").fetchall()
             rescued = self._rescue(new)
-            found = any(new.execute(f"select 1 from {_quoted(name)} limit 1").fetchall() for name in tables)
+            own = tables.keys() & {
+                each.name.decode() for each in self._schema if each.kind == b"table" and each.name != b"meta"
+            }
+            found = any(new.execute(f"select 1 from {_quoted(name)} limit 1").fetchall() for name in own)
             self._mend(new)
             new.execute(META).fetchall()
             set_fact(new, "salvaged_from", self._fresh.stem)
@@ -427,8 +434,11 @@ class _Copy:
             with suppress(apsw.Error):
                 damaged = _damaged_objects(self._damaged, self._schema)
                 found = [each for number, each in _objects(self._damaged).items() if number not in damaged]
+        schema = self._schema
+        if self._whole and not {each.name for each in found} & {each.name for each in schema if each.kind == b"table"}:
+            schema = ()  # the tables of another program, or of the original system
         statements: dict[tuple[str, str], str] = {}
-        for each in (*self._schema, *found):
+        for each in (*schema, *found):
             with suppress(UnicodeDecodeError, AttributeError):  # not a text
                 if each.statement is not None and not each.name.startswith(b"sqlite_"):
                     statements.setdefault((each.kind.decode(), each.name.decode()), each.statement.decode())
