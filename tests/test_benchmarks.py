@@ -1,5 +1,6 @@
 """The benchmarks run and give every row; what they measure is never asserted here."""
 
+import faulthandler
 import importlib
 import subprocess
 import sys
@@ -128,6 +129,7 @@ chat: one room, until the last socket has a message, worst of 40, ms
 
 @pytest.mark.timeout(900)
 def test_every_row_is_produced_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # it may take longer than other tests, and has a limit of its own
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--smoke", "--seed", "1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
