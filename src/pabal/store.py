@@ -37,6 +37,10 @@ G12  A publish with a unique key stores nothing and returns the first id while a
      waits or is in flight, for however long. When that message is done, dead or removed, the key is free.
 G13  A cancelled message is done, with the failure CANCELLED: nobody gets it, and the receipt of its holder is LOST.
      Its id and its dedup key are remembered as after an ack.
+G14  Each occurrence of a schedule is published once, when the clock of the store says so, as long as a consumer looks
+     within a minute; a schedule that was removed or changed publishes nothing more. (On G1, G5, G6, G7, G12, `now`.)
+G15  There is one reply to a request, if and only if it is done by `reply`; it is there as soon as the request is done.
+     (On G1, G5, G6, G7.)
 
 Stores take and return messages, have their own codec and clock, and know no policy.
 """
@@ -347,6 +351,10 @@ class Store(Protocol):
         Each gets a new token and keeps its attempt count. The caller judges and settles it at once. If it does not, the
         lease still counts as that of the consumer that had it.
         """
+        ...
+
+    def now(self) -> float:
+        """Return the seconds since the epoch on the clock by which delays end: that of the server, if there is one."""
         ...
 
     def next_due(self, queue: str) -> float | None:

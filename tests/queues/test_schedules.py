@@ -1,6 +1,6 @@
 """Schedules: each occurrence is published once, whoever publishes it, also across crashes and time zones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ import pytest
 import pabal
 from pabal import Connection, InvalidInput, Policy
 from pabal.errors import MessageUnknown
+from pabal.message import replace
 from pabal.queues.queue import schedules_of
-from pabal.queues.schedules import QUEUE
+from pabal.queues.schedules import LATE, QUEUE, make_schedule, occurrence_id
 from pabal.store import State
 from pabal.testing import ManualClock
 
@@ -90,19 +91,60 @@ def test_what_was_missed_comes_once_or_is_skipped(mq: Connection, clock: ManualC
     assert take(mq) == ["late.20260302T150000Z", "never.20260302T150000Z"]
 
 
+def crash(ids: Iterable[str]) -> None:
+    if list(ids):
+        raise KeyboardInterrupt
+
+
 def test_a_schedule_is_changed_and_removed_as_a_whole(mq: Connection, clock: ManualClock) -> None:
     mq.schedule("job", every=60, queue="reports", body=1)
     changed = mq.schedule("job", every=3600, queue="reports", body=2)
     assert mq.schedules() == [changed] and changed.body == 2
     # A crash between adding and removing leaves two: the younger counts, and the older ends by itself.
     schedules = schedules_of(mq.store, clock)
-    schedules._cancel = lambda ids: None  # type: ignore[method-assign]  # the crash
+    schedules._cancel = crash  # type: ignore[method-assign]
     clock.advance(1)
-    schedules.add(pabal.Schedule("job", "reports", 3, every=1800))
+    with pytest.raises(KeyboardInterrupt):
+        schedules.add(pabal.Schedule("job", "reports", 3, every=1800))
     assert [each.body for each in mq.schedules()] == [3]
     clock.advance(3600)
     found = list(mq.queue("reports").consume(wait=0))
     assert [delivery.body for delivery in found] == [3] and len(mq.queue(QUEUE).browse(State.DELAYED)) == 1
+
+
+@pytest.mark.parametrize("every", [1.0, 1.1, 2.7, 60.0, 3600.3, 86400.0 / 7])
+def test_the_times_of_an_interval_rise_whatever_the_rounding(every: float) -> None:
+    schedule = make_schedule("x", queue="reports", every=every)
+    time = at("2026-03-02T08:59:00")
+    for _ in range(2000):
+        following = schedule.after(time)
+        assert following is not None and time < following <= time + every * 1.001
+        assert schedule.latest(following) == following
+        assert len({occurrence_id("x", time), occurrence_id("x", following)}) == 2
+        time = following
+    due = replace(schedule, next=time).due(time + LATE)
+    assert len(due) == int(LATE // every) + 1 and due == sorted(set(due))
+
+
+def test_consumers_that_look_once_a_second_lose_no_second(mq: Connection, clock: ManualClock) -> None:
+    first = mq.schedule("s", every=1, queue="reports").next
+    found = pass_time(mq, clock, 33, step=1.1)
+    assert len(found) >= 32 and found == [occurrence_id("s", first + n) for n in range(len(found))]
+
+
+def test_a_cron_line_is_in_the_zone_of_the_machine_that_adds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in that of the consumer that publishes, which may be elsewhere."""
+    zones = "/usr/share/zoneinfo"
+    monkeypatch.setattr("pabal.queues.cron._LOCAL", f"{zones}/Asia/Seoul")
+    clock = ManualClock(at("2026-03-01T12:00:00"))
+    with pabal.connect("memory:", clock=clock) as mq:
+        made = mq.schedule("z", cron="0 9 * * *", queue="reports")
+        assert made.timezone == "Asia/Seoul" and made.next == at("2026-03-02T00:00:00")
+        monkeypatch.setattr("pabal.queues.cron._LOCAL", f"{zones}/Europe/Berlin")
+        found = pass_time(mq, clock, 2 * 86400, step=900)
+        assert found == ["z.20260302T000000Z", "z.20260303T000000Z"]
+        monkeypatch.setattr("pabal.queues.cron._LOCAL", "/etc/hostname")  # a zone without a name
+        assert mq.schedule("y", cron="0 9 * * *", queue="reports").timezone == ""
 
 
 @pytest.mark.parametrize(

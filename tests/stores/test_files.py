@@ -471,6 +471,21 @@ def test_a_folder_that_was_never_committed_is_removed_when_it_is_old(
     assert not folder.exists() and drain(store) == ["in"]
 
 
+def test_a_wall_clock_that_jumps_ahead_takes_no_folder_from_its_owner(
+    store: FileStore, root: Path, clock: ManualClock
+) -> None:
+    folder = root / ".settling" / "m~0000000000000000~0000000000~aaaaaaaa"
+    folder.mkdir()
+    clock.step_wall(3600)
+    store.expired(QUEUE, 1)
+    clock.advance(30)
+    store.expired(QUEUE, 1)
+    assert folder.exists()
+    clock.advance(31)
+    store.expired(QUEUE, 1)
+    assert not folder.exists()
+
+
 def test_g6_a_publisher_that_died_after_its_claim_is_finished_by_the_next(store: FileStore, queue: Path) -> None:
     def die() -> None:
         durable.sync_dir = lambda path: os._exit(0)  # the flush of the records

@@ -71,6 +71,9 @@ class MailboxStore:
     def expired(self, queue: str, limit: int) -> list[Lease]:
         return [lease_of(found) for found in self._call(calls.EXPIRED, calls.ExpiredArguments(queue, limit))]
 
+    def now(self) -> float:
+        return self._call(calls.NOW, calls.Nothing())
+
     def next_due(self, queue: str) -> float | None:
         return self._call(calls.NEXT_DUE, calls.OfQueue(queue)).value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, tzinfo
 from importlib.util import find_spec
 from typing import Any
@@ -10,6 +11,7 @@ from zoneinfo import ZoneInfo
 from pabal.errors import ExtraMissing, InvalidConfig
 
 _LOCAL = "/etc/localtime"
+_ZONES = "/zoneinfo/"  # in the path of a zone's file, before its name
 
 
 def available() -> bool:
@@ -32,6 +34,16 @@ def check(line: str, zone: str, name: str) -> None:
         if type(exc).__name__ != "CronSimError":
             raise
         raise InvalidConfig(f"{name}: {exc} in the cron line {line!r:.60}") from exc
+
+
+def local_zone() -> str:
+    """Return the name of the time zone of this machine, so that others can use it; empty if it has none."""
+    name = os.path.realpath(_LOCAL).rpartition(_ZONES)[2]
+    try:
+        _zone(name)
+    except ValueError:
+        return ""
+    return name
 
 
 def last(line: str, zone: str, now: float) -> float | None:

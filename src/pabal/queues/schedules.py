@@ -5,9 +5,9 @@ there once a second. The one that leases the message acks it, and in the same st
 occurrence and the schedule for the time after it. So a crash at any point leaves the schedule as it was or one
 occurrence further, and the id of a message, made of name and occurrence, is the same whoever publishes it.
 
-The unique key of a schedule is its name with a hash of its terms: processes that begin together and add the same
-schedule add it once. Of two schedules with one name, as a crash between adding and removing leaves them, the younger
-counts.
+All times are those of the store's clock, and so the same for all consumers whatever their own clocks show. The unique
+key of a schedule is its name with a hash of its terms: processes that begin together and add the same schedule add it
+once. Of two schedules with one name, as a crash between adding and removing leaves them, the one added last counts.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from pabal.names import check_name
 from pabal.policy.bodies import json_body
 from pabal.policy.policy import Policy, RetryPolicy
 from pabal.queues import cron
+from pabal.queues.cron import check as check_line
+from pabal.queues.cron import local_zone
 from pabal.store import Draft, Published, State, Store
 
 if TYPE_CHECKING:
@@ -42,11 +44,12 @@ log = logging.getLogger("pabal")
 
 QUEUE = "pabal.schedules"
 CRON = "cron"  # the target of schedules with a cron line: only a process that can read it leases them
-LATE = 60.0  # seconds: an occurrence that is found later than this was missed
+LATE = 60.0  # seconds: if nobody looked for longer than this after an occurrence, it was missed
 _EVERY = 1.0  # seconds between two looks
 _LOOK_EVERY = 10.0  # seconds: a schedule that is ready because its consumer gave it back has no due time
 _REST = 10.0  # seconds after a failure
 _AT_ONCE = 100
+_TICK = 0.001  # seconds: a change counts as added so much later than what it replaces, at least
 _LONGEST_NAME = 80
 _LIVE = (State.DELAYED, State.READY, State.INFLIGHT)
 # An attempt is over in an instant; one that does not end was killed, and says nothing against the schedule.
@@ -71,6 +74,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     catch_up: CatchUp = "once"
     type: str = ""
     next: float = 0.0  # the time of its next occurrence
+    added: float = 0.0  # when it was added or changed: the latest of those with one name counts
 
     @property
     def next_at(self) -> datetime:
@@ -80,11 +84,27 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         """Return the first occurrence after an instant; None if there is none."""
         if self.cron:
             return cron.following(self.cron, self.timezone, at)
-        return (at // self.every + 1) * self.every
+        turn = int(at // self.every)
+        return next(time for n in (turn, turn + 1, turn + 2) if (time := n * self.every) > at)  # whatever the rounding
 
     def latest(self, at: float) -> float | None:
         """Return the last occurrence at or before an instant."""
-        return cron.last(self.cron, self.timezone, at) if self.cron else at // self.every * self.every
+        if self.cron:
+            return cron.last(self.cron, self.timezone, at)
+        turn = int(at // self.every)
+        return next(time for n in (turn + 1, turn, turn - 1) if (time := n * self.every) <= at)
+
+    def due(self, now: float) -> list[float]:
+        """Return the occurrences to publish: each that was not missed, or of those that were missed one or none."""
+        if now - self.next > LATE:
+            latest = max(self.next, self.latest(now) or 0.0)
+            return [] if self.catch_up == "skip" and now - latest > LATE else [latest]
+        found: list[float] = []
+        at: float | None = self.next
+        while at is not None and at <= now:
+            found.append(at)
+            at = self.after(at)
+        return found
 
 
 def make_schedule(
@@ -111,15 +131,12 @@ def make_schedule(
         if timezone:
             raise InvalidInput("a timezone belongs to a cron line; every is a number of seconds")
     else:
-        _check_line(cron or "", timezone, name)
+        timezone = timezone or local_zone()
+        check_line(cron or "", timezone, name)
     value = json_body(body)
     if isinstance(value, bytes):
         raise InvalidInput("the body of a schedule is JSON; found bytes")
     return Schedule(name, check_name(queue), value, cron or "", seconds, timezone, catch_up, type)
-
-
-def _check_line(line: str, timezone: str, name: str) -> None:
-    cron.check(line, timezone, name)
 
 
 class Schedules:
@@ -135,26 +152,31 @@ class Schedules:
     def add(self, schedule: Schedule) -> Schedule:
         """Add a schedule, or change the one of this name; return it with its next time. Repeating it is harmless."""
         self._make_queue(schedule.queue, "").draft(schedule.body, type=schedule.type or None)  # refused now, if ever
-        found = self._found(schedule.name)
-        kept = next((id for id, each in found.items() if _terms(each) == _terms(schedule)), "")
-        if not kept:
-            now = self._clock.now()
+        while not _same(kept := self._last_added(schedule.name), schedule):
+            now = self._queue.store.now()
             at = schedule.after(now)
             if at is None:
                 raise InvalidInput(f"{schedule.name}: the cron line {schedule.cron!r:.60} never comes again")
             self._queue.ensure_policy(_POLICY)
-            schedule = replace(schedule, next=at)
-            [answer] = self._queue.store.publish([self._draft(schedule, now)])
-            kept = answer.id  # of another process that adds the same, if it was faster
-        self._cancel(id for id in found if id != kept)
-        return found.get(kept, schedule)
+            # An earlier one with these terms, as a crash leaves it, has the unique key.
+            self._cancel(id for id, each in self._found(schedule.name).items() if _same(each, schedule))
+            made = replace(schedule, next=at, added=max(now, kept.added + _TICK if kept else 0.0))
+            [answer] = self._queue.store.publish([self._draft(made, now)])
+            if not answer.duplicate:  # else another process that adds the same was faster
+                kept = made
+                break
+        assert kept is not None
+        while older := [id for id, each in self._found(kept.name).items() if _order(each) < _order(kept)]:
+            self._cancel(older)  # again: a consumer may just have moved one on
+        return kept
 
     def all(self) -> list[Schedule]:
         """Return all schedules by name."""
-        found: dict[str, Schedule] = {}
-        for each in self._found().values():
-            found[each.name] = each  # the youngest comes last
+        found = {each.name: each for each in self._found().values()}
         return [found[name] for name in sorted(found)]
+
+    def _last_added(self, name: str) -> Schedule | None:
+        return next(reversed(self._found(name).values()), None)
 
     def remove(self, name: str) -> bool:
         """Remove a schedule; return whether it was there. Messages that it has published stay."""
@@ -185,11 +207,10 @@ class Schedules:
         return sum(self._fire(delivery) for delivery in self._queue.lease(_AT_ONCE))
 
     def _fire(self, delivery: Delivery) -> int:
-        now = self._clock.now()
         facts = {"id": delivery.message.id}
         try:
             schedule = msgspec.convert(delivery.body, Schedule)
-            then = list(self._messages_of(schedule, delivery, now))
+            then = list(self._messages_of(schedule))
             delivery.ack(then=then)
             return sum(draft.queue != QUEUE for draft in then)
         except LeaseLost:  # it was removed or changed at this moment
@@ -207,17 +228,20 @@ class Schedules:
                 delivery.release(counted=False)
         return 0
 
-    def _messages_of(self, schedule: Schedule, delivery: Delivery, now: float) -> Iterator[Draft]:
-        """Yield the message of the occurrence that is due, and the schedule for the time after it."""
-        if any(id > delivery.message.id for id in self._found(schedule.name)):
-            return  # a younger one of this name has taken its place
-        latest = max(schedule.next, schedule.latest(now) or 0.0)
-        if now - latest > LATE and schedule.catch_up == "skip":
-            facts = {"name": schedule.name, "at": iso_stamp(latest)}
+    def _messages_of(self, schedule: Schedule) -> Iterator[Draft]:
+        """Yield the messages of the occurrences that are due, and the schedule for the time after them."""
+        last = self._last_added(schedule.name)
+        if last is not None and _order(last) > _order(schedule):
+            return  # another one of this name has taken its place
+        now = self._queue.store.now()
+        due = schedule.due(now)
+        if not due and now >= schedule.next:
+            facts = {"name": schedule.name, "at": iso_stamp(schedule.next)}
             log.warning("schedule %(name)s: missed at %(at)s, and skipped", facts)
-        elif (draft := self._occurrence(schedule, latest)) is not None:
-            yield draft
-        following = schedule.after(latest)
+        for at in due:
+            if (draft := self._occurrence(schedule, at)) is not None:
+                yield draft
+        following = schedule.after(now) if now >= schedule.next else schedule.next
         if following is not None:
             yield self._draft(replace(schedule, next=following), now)
 
@@ -245,7 +269,7 @@ class Schedules:
         )
 
     def _found(self, name: str = "") -> dict[str, Schedule]:
-        """Return the schedules, or those of one name, by id: the youngest last."""
+        """Return the schedules, or those of one name, by id: the one that was added last comes last."""
         found: dict[str, Schedule] = {}
         for _ in range(2):  # a message that changes its state meanwhile is met the second time
             for state in _LIVE:
@@ -253,7 +277,8 @@ class Schedules:
                     with suppress(msgspec.ValidationError):
                         if entry.message is not None:
                             found[entry.id] = msgspec.convert(entry.message.body, Schedule)
-        return {id: found[id] for id in sorted(found) if name in ("", found[id].name)}
+        ids = sorted(found, key=lambda id: (*_order(found[id]), found[id].next))
+        return {id: found[id] for id in ids if name in ("", found[id].name)}
 
     def _cancel(self, ids: Any) -> None:
         if gone := list(ids):
@@ -268,8 +293,17 @@ def occurrence_id(name: str, at: float) -> str:
 
 
 def _terms(schedule: Schedule) -> bytes:
-    """Return what tells two schedules of one name apart: all but the time."""
-    return jsontext.encode(msgspec.to_builtins(replace(schedule, next=0.0)))
+    """Return what tells two schedules of one name apart: all but the times."""
+    return jsontext.encode(msgspec.to_builtins(replace(schedule, next=0.0, added=0.0)))
+
+
+def _same(found: Schedule | None, schedule: Schedule) -> bool:
+    return found is not None and _terms(found) == _terms(schedule)
+
+
+def _order(schedule: Schedule) -> tuple[float, bytes]:
+    """Return the place of a schedule among those of its name, which stays the same when it is moved on."""
+    return schedule.added, _terms(schedule)
 
 
 _tended: WeakKeyDictionary[Store, float] = WeakKeyDictionary()  # when this process looked last, on the boot clock

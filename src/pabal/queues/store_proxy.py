@@ -53,6 +53,9 @@ class StoreProxy:
     def expired(self, queue: str, limit: int) -> list[Lease]:
         return self._store.expired(queue, limit)
 
+    def now(self) -> float:
+        return self._store.now()
+
     def next_due(self, queue: str) -> float | None:
         return self._store.next_due(queue)
 

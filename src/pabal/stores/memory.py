@@ -177,6 +177,9 @@ class MemoryStore:
             self._counting.expired(leases)
             return leases
 
+    def now(self) -> float:
+        return self._clock.now()
+
     def next_due(self, queue: str) -> float | None:
         with self._open():
             waits = [wait for row in self._rows(queue) for wait in self._waits(row)]

@@ -124,11 +124,11 @@ def drain(store: Store, queue: str = QUEUE, **more: Any) -> list[Any]:
     return found
 
 
-def in_threads(*functions: Callable[[], None]) -> None:
+def in_threads(*functions: Callable[[], object]) -> None:
     """Run the functions at once and raise the first of their errors."""
     failures: list[BaseException] = []
 
-    def run(function: Callable[[], None]) -> None:
+    def run(function: Callable[[], object]) -> None:
         try:
             function()
         except BaseException as exc:

@@ -1,4 +1,4 @@
-"""The store contract as tests: a store that passes them keeps G1 to G13 as far as one machine that stays up can show.
+"""The store contract as tests: a store that passes them keeps G1 to G15 as far as one machine that stays up can show.
 
 To test a store, subclass `StoreSuite` and give two fixtures:
 
@@ -23,7 +23,9 @@ from pabal.testing.store_suite_counters import CounterTests
 from pabal.testing.store_suite_leases import LeaseTests
 from pabal.testing.store_suite_order import OrderTests
 from pabal.testing.store_suite_publish import PublishTests
+from pabal.testing.store_suite_replies import ReplyTests
 from pabal.testing.store_suite_reviving import ReviveTests
+from pabal.testing.store_suite_schedules import ScheduleTests
 from pabal.testing.store_suite_settle import SettleTests
 from pabal.testing.store_suite_sharing import SharingTests
 from pabal.testing.store_suite_unique import UniqueTests
@@ -38,6 +40,8 @@ class StoreSuite(
     SettleTests,
     ReviveTests,
     CancelTests,
+    ScheduleTests,
+    ReplyTests,
     UpkeepTests,
     CounterTests,
     ConsumerTests,

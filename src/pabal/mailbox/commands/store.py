@@ -105,6 +105,7 @@ STORE_COMMANDS: Mapping[str, Command] = {
     calls.EXTEND.command: Command(_extend, Kind.EXTEND),
     calls.LEASE.command: Command(_lease),
     **_command(calls.EXPIRED, _expired),
+    **_command(calls.NOW, lambda context, asked: context.store.now()),
     **_command(calls.NEXT_DUE, lambda context, asked: calls.Maybe(context.store.next_due(asked.queue))),
     **_command(calls.COUNTS, lambda context, asked: context.store.counts(asked.queue)),
     **_command(calls.COUNTERS, lambda context, asked: context.store.counters(asked.queue)),

@@ -95,7 +95,7 @@ def _settling(root: Root, repair: bool) -> Iterator[Finding]:
         elif is_leftover(root, folder):
             yield Finding(folder, "left by a settlement that never was", "remove it", repair, ordinary=True)
     if repair:
-        finish_all(root)
+        finish_all(root, repair=True)
 
 
 def _directories(root: Root, name: str) -> Iterator[Finding]:

@@ -58,6 +58,9 @@ class Root:
         self.names = Names(native=layout.native, extension=layout.codec.extension, portable=layout.portable)
         self.ids = IdMaker(clock)
         self.settling = f"{self.path}/.settling"
+        self.unfinished: dict[
+            str, float
+        ] = {}  # folders there without input: when they were seen first, on the boot clock
         self.ballast = durable.Ballast(Path(self.path, ".ballast"))
         self.feed: Feed | None = None
         self.queues: dict[str, QueueDirectory] = {}  # those that this process has used

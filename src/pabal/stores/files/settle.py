@@ -414,15 +414,23 @@ def _set_aside_all(root: Root, queue: QueueDirectory, folder: str, names: Sequen
     queue.sync([queue.dirs[State.CORRUPT]])
 
 
-def finish_all(root: Root) -> int:
-    """Complete every folder that is committed, and remove old ones that are not; return how many were completed."""
-    done = 0
+def finish_all(root: Root, *, repair: bool = False) -> int:
+    """Complete every folder that is committed, and remove old ones that are not; return how many were completed.
+
+    A wall clock that jumped ahead makes a folder look old that its owner is just filling. So it must have been seen
+    earlier too, and the time since then must really have passed; unless this is a `repair`.
+    """
+    done, now = 0, root.clock.boot()
+    seen, root.unfinished = root.unfinished, {}
     for name in os.listdir(root.settling):
         folder = f"{root.settling}/{name}"
         if root.despite_full_disk(partial(finish, root, folder)):
             done += not os.path.lexists(folder)
-        elif is_leftover(root, folder):
-            _give_up(root, folder)
+            continue
+        since = root.unfinished[name] = seen.get(name, now)
+        with suppress(OSError):  # another process removes it too
+            if is_leftover(root, folder) and explain(root, folder) and (repair or now - since > _LEFTOVER_SECONDS):
+                _give_up(root, folder)
     return done
 
 
@@ -437,13 +445,11 @@ def is_leftover(root: Root, path: str) -> bool:
 def _give_up(root: Root, folder: str) -> None:
     """Remove a folder that is not committed. It is renamed first, so that its owner can no longer commit into it."""
     away = f"{root.settling}/.{new_tag()}"
-    with suppress(OSError):
-        if explain(root, folder):
-            os.rename(folder, away)
-            if is_committed(away):
-                os.rename(away, folder)  # it was committed just now
-            else:
-                _remove_folder(away)
+    os.rename(folder, away)
+    if is_committed(away):
+        os.rename(away, folder)  # it was committed just now
+    else:
+        _remove_folder(away)
 
 
 def explain(root: Root, folder: str) -> bool:

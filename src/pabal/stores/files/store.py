@@ -175,6 +175,9 @@ class FileStore:
         self._counters.expired(leases)
         return leases
 
+    def now(self) -> float:
+        return self._root.clock.now()
+
     @guarded("looking")
     def next_due(self, queue: str) -> float | None:
         found = self._root.find(queue)

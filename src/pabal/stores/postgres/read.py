@@ -65,6 +65,11 @@ _TIMES = {DELAYED: ("due_at", "state = 1"), INFLIGHT: ("lease_until", "state = 2
 
 
 class Reader(Queues):
+    def now(self) -> float:
+        """Return the clock of the server."""
+        [[seconds]] = self._server.read(partial(_all, self._sql("select pabal.wall()"), {}))
+        return float(seconds)
+
     def next_due(self, queue: str) -> float | None:
         """Return the seconds until a delay, a lease or a time to live ends; None if there is none."""
         number = self._number(queue)

@@ -182,6 +182,10 @@ class Leaser(Queues):
 
         return self._db.write(work, durable=False, essential=True)
 
+    def now(self) -> float:
+        """Return the clock of this process."""
+        return self._clock.now()
+
     def next_due(self, queue: str) -> float | None:
         """Return the seconds until a delay, a lease or a time to live ends; None if there is none."""
         number = self._number(queue)
