@@ -1,12 +1,10 @@
-"""`pabal work`: real processes, signals, kills: nothing is lost or done twice, and a stop counts no attempt."""
+"""`pabal work`: real processes and signals. Kills at random are in `tests/crash/test_work.py`."""
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ import pytest
 import pabal
 from pabal import State
 from tests.cli.command import COMMAND, Pabal
-from tests.crash.harness import SOAK
 from tests.waiting import until
 
 # Three types, one of them async; each message that was handled is a line in the file of its process.
@@ -102,42 +99,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def connect(place: Path) -> pabal.Connection:
     return pabal.connect((place / "url").read_text())
-
-
-@pytest.mark.timeout(900)
-def test_nothing_is_lost_or_done_twice_under_kills(place: Path) -> None:
-    total, chance = 10_000 if SOAK else 600, random.Random(str(place.name))
-    bodies = [{"n": n} if n % 3 == 0 else n for n in range(total)]
-    kinds = {0: "typed", 1: "async", 2: "else"}
-    with connect(place) as mq:
-        queue = mq.queue("jobs")
-        queue.update_policy(visibility=2.0, retry=pabal.RetryPolicy(limit=1000, initial=0.0))
-        queue.publish_many([queue.draft(body, type=kinds[n % 3], id=f"m-{n}") for n, body in enumerate(bodies)])
-        done = 0
-        while done < total:
-            with working(place, "--processes", "4", "--concurrency", "2") as process:
-                until(lambda: len(children(process)) == 4)
-                for _ in range(chance.randrange(2, 5)):
-                    time.sleep(chance.uniform(0.05, 0.4))
-                    step = chance.randrange(3)
-                    if step == 0:
-                        process.send_signal(signal.SIGHUP)
-                    elif step == 1 and (pids := children(process)):
-                        os.kill(chance.choice(pids), signal.SIGKILL)
-                    done = queue.counts()[State.DONE]
-                    if done == total:
-                        break
-                if done < total and chance.random() < 0.5:
-                    deadline = time.monotonic() + 3.0
-                    while (done := queue.counts()[State.DONE]) < total and time.monotonic() < deadline:
-                        time.sleep(0.05)
-            # Its end kills the parent with -9, and the kernel its processes.
-        counts = queue.counts()
-        assert counts[State.DONE] == total and counts[State.DEAD] == counts[State.CORRUPT] == 0, counts
-        counters = mq.store.counters("jobs")
-        assert counters.acked <= total, "acknowledged twice"
-    found = notes(place)
-    assert {int(line) for line in found} == set(range(total))
 
 
 def test_sigterm_finishes_what_is_in_hand_and_counts_no_attempt(place: Path) -> None:
