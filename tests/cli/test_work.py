@@ -133,6 +133,33 @@ def test_sighup_and_a_changed_file_replace_the_processes(place: Path) -> None:
         assert process.wait(60) == 0
 
 
+def test_a_mistake_in_the_module_replaces_nothing(place: Path) -> None:
+    source = (place / "jobs.py").read_text()
+    with working(place, "--processes", "2", "--reload") as process:
+        first = replaced(process, set())
+        until(lambda: all((place / f"notes-{pid}").exists() for pid in first))  # they have loaded it
+        (place / "jobs.py").write_text(f"{source}\ndef broken(:\n")
+        until(lambda: "stay as they are: SyntaxError" in log_of(place))
+        process.send_signal(signal.SIGHUP)
+        until(lambda: log_of(place).count("stay as they are: SyntaxError") == 2)
+        assert set(children(process)) == first
+        with connect(place) as mq:
+            mq.queue("jobs").publish(7)
+        until(lambda: notes(place)["7"] == 1)
+        (place / "jobs.py").write_text(source)
+        replaced(process, first)
+
+
+def test_a_storm_of_sighup_replaces_all_and_ends(place: Path) -> None:
+    with working(place, "--processes", "2") as process:
+        old = replaced(process, set())
+        while old & set(children(process)):  # each turn is the next one's, although the signals go on
+            process.send_signal(signal.SIGHUP)
+        replaced(process, old)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 def test_what_is_wrong_is_said_before_anything_starts(pabal: Pabal, tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("import pabal\nthing = 1\napp = pabal.App('memory:')\n")
     for name, said in (

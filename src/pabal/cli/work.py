@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ log = logging.getLogger("pabal")
 _MARGIN = 5.0  # seconds more than its grace that a process gets to end
 _REDRAW = 1.0  # seconds
 _REPORT = 60.0  # seconds between two lines of the log about the queues
+_LOADING = 60.0  # seconds that the application may take to load before the processes are replaced
 _LOOK = 0.5  # seconds between two looks at the sources
 _NODE = "PABAL_WORK_NODE"  # the name of a process, from its parent
 _NOT_SOURCES = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
@@ -79,7 +81,7 @@ def work(name: str, processes: int, concurrency: int, grace: float, reload: bool
         for number in range(1, processes + 1)
     }
     with _log_lines("work"):
-        _supervise(app, commands, grace, reload)
+        _supervise(app, name, commands, grace, reload)
 
 
 def load(name: str) -> App:
@@ -113,10 +115,10 @@ def _log_lines(node: str) -> AbstractContextManager[None]:
     return log_lines(node, form=logging.Formatter(f"\r\x1b[2K%(asctime)s {node} %(message)s", "%H:%M:%S"))
 
 
-def _supervise(app: App, commands: dict[str, Command], grace: float, reload: bool) -> None:
+def _supervise(app: App, name: str, commands: dict[str, Command], grace: float, reload: bool) -> None:
     with closing(FdWatch()) as watch, connect(app.url) as mq:
         supervisor = Supervisor(commands, clock=SystemClock(), watch=watch)
-        replacement = _Replacement(supervisor, list(commands), grace + _MARGIN)
+        replacement = _Replacement(supervisor, name, list(commands), grace + _MARGIN)
         tasks: list[Task] = [supervisor, replacement, _Report(mq, app, supervisor)]
         if reload:
             tasks.append(_Sources(Path.cwd(), replacement))
@@ -131,27 +133,48 @@ def _supervise(app: App, commands: dict[str, Command], grace: float, reload: boo
 
 
 class _Replacement:
-    """Replaces the processes one by one; a task of the service."""
+    """Replaces the processes one by one; a task of the service.
 
-    def __init__(self, supervisor: Supervisor, names: list[str], grace: float) -> None:
+    The application is loaded in a process of its own before: with a mistake in it, the processes stay as they are.
+    """
+
+    def __init__(self, supervisor: Supervisor, application: str, names: list[str], grace: float) -> None:
         self._supervisor = supervisor
+        self._application = application
         self._names = names
         self._grace = grace
+        self._asked = False
         self._left: list[str] = []
 
     def begin(self) -> None:
-        """Replace all processes, those that are being replaced included."""
-        log.info("replacing %(processes)s processes", {"processes": len(self._names)})
-        self._left = list(self._names)
+        """Replace all processes. Those that were replaced already since the last call come after the others."""
+        self._asked = True
 
     def step(self) -> None:
+        if self._asked:
+            self._asked = False
+            if self._can_be_loaded():
+                log.info("replacing %(processes)s processes", {"processes": len(self._names)})
+                self._left += [name for name in self._names if name not in self._left]
         if self._left:
             name = self._left.pop(0)
             self._supervisor.restart(name, self._grace)
             self._supervisor.step()
 
     def next_due(self) -> float | None:
-        return 0.0 if self._left else None
+        return 0.0 if self._left or self._asked else None
+
+    def _can_be_loaded(self) -> bool:
+        program = "import sys; from pabal.cli.work import load; load(sys.argv[1])"
+        command = [sys.executable, "-c", program, self._application]
+        try:
+            ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOADING)
+            reason = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2] if ran.returncode else ""
+        except subprocess.TimeoutExpired:
+            reason = f"it could not be loaded within {_LOADING:g} s"
+        if reason:
+            log.error("the processes stay as they are: %(error)s", {"error": reason})
+        return not reason
 
 
 class _Sources:
