@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,11 @@ def test_a_function_that_takes_long_is_seen_and_one_with_a_timeout_fails(
     caplog.set_level(logging.WARNING, "pabal")
     cancelled = threading.Event()
 
-    @app.on("jobs", type="long", visibility=0.2)
+    @app.on("long", visibility=0.2)  # on a busy machine its lease may end; then it comes again
     def long(delivery: Delivery) -> None:
         until(lambda: "is held for more than" in caplog.text)
 
-    @app.on("jobs", type="hung", timeout=0.2)
+    @app.on("hung", timeout=0.2)
     async def hung(delivery: Delivery) -> None:
         try:
             await asyncio.sleep(3600)
@@ -160,11 +161,40 @@ def test_a_function_that_takes_long_is_seen_and_one_with_a_timeout_fails(
             cancelled.set()
             raise
 
-    jobs = app.queue("jobs")
-    jobs.update_policy(retry=pabal.RetryPolicy(limit=1))
-    done, late = jobs.publish(1, type="long"), jobs.publish(1, type="hung")
+    app.queue("long").update_policy(retry=pabal.RetryPolicy(limit=1000, initial=0.0))
+    app.queue("hung").update_policy(retry=pabal.RetryPolicy(limit=1))
+    names = ("long", "hung")
+    for name in names:
+        app.queue(name).publish(1, id=name)
     app.work(wait=0.3)
     with pabal.connect(app.url) as mq:
-        entries = [mq.queue("jobs").find(each.id) for each in (done, late)]
+        entries = [mq.queue(name).find(name) for name in names]
     assert entries[0] is not None and entries[0].state is State.DONE and cancelled.is_set()
     assert entries[1] is not None and entries[1].failure is not None and "HANDLER_TIMEOUT" in entries[1].failure.reason
+
+
+@pytest.mark.parametrize("where", ["function", "task"])
+def test_sys_exit_in_an_async_function_does_not_hang(app: App, where: str) -> None:
+    """In the function it ends the work, as in a plain one. In a task of its own the loop goes on."""
+    seen: list[object] = []
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    @app.on("jobs")
+    async def serve(delivery: Delivery) -> None:
+        if delivery.body == "leave" and where == "function":
+            await leave()
+        elif delivery.body == "leave":
+            task = asyncio.create_task(leave())
+            await asyncio.wait([task])
+        seen.append(delivery.body)
+
+    app.queue("jobs").publish("leave")
+    if where == "function":
+        with pytest.raises(SystemExit):
+            app.work(wait=0)
+        assert seen == []
+    else:
+        app.queue("jobs").publish("next")
+        assert app.work(wait=0) == 2 and seen == ["leave", "next"]

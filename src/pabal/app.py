@@ -275,9 +275,12 @@ class _LoopThread:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="pabal-loop", daemon=True)
+                self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="pabal-loop", daemon=True)
                 self._thread.start()
-        return asyncio.run_coroutine_threadsafe(_in_time(work, timeout), self._loop).result()
+        ended = asyncio.run_coroutine_threadsafe(_in_time(work, timeout), self._loop).result()
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
 
     def close(self) -> None:
         """Cancel what still runs, and end the loop, unless a function blocks it."""
@@ -299,11 +302,22 @@ class _LoopThread:
             await asyncio.wait(others)
 
 
-async def _in_time(work: Coroutine[Any, Any, Any], timeout: float | None) -> bool:
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        try:
+            loop.run_forever()
+            return
+        except (SystemExit, KeyboardInterrupt) as exc:  # in a task that a function has started: the others go on
+            log.error("a task in the event loop raised %(error)s", {"error": repr(exc)})
+
+
+async def _in_time(work: Coroutine[Any, Any, Any], timeout: float | None) -> bool | SystemExit | KeyboardInterrupt:
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
             await work
+    except (SystemExit, KeyboardInterrupt) as exc:
+        return exc  # raised in a task it would end the loop, and nobody would hear of it
     except TimeoutError:
         if not limit.expired():
             raise
