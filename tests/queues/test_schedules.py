@@ -226,3 +226,46 @@ def test_a_schedule_that_cannot_be_published_stops_nobody_and_is_tried_again(
     mq.queue("reports").configure(Policy())
     clock.advance(20)
     assert len(take(mq)) == 1 and [each.name for each in mq.schedules()] == ["large"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("wrong", [{"every": 1e-9}, {"every": -60.0}, {}, {"every": 60.0, "cron": "* * * * *"}])
+def test_a_schedule_that_another_program_wrote_is_checked(
+    mq: Connection, clock: ManualClock, wrong: dict[str, Any]
+) -> None:
+    """Times that are nanoseconds apart would keep every consumer busy for ever."""
+    mq.schedule("good", every=60, queue="reports")
+    body = {"name": "bad", "queue": "reports", "next": clock.now() - 30, **wrong}
+    bad = mq.queue(QUEUE).publish(body, target="cron" if "cron" in wrong else None)
+    clock.advance(60)
+    assert [id.partition(".")[0] for id in take(mq)] == ["good"]
+    entry = mq.queue(QUEUE).find(bad.id)
+    assert entry is not None and entry.state is State.DEAD
+
+
+def test_schedules_that_are_due_together_are_read_once(tmp_path: Path, clock: ManualClock) -> None:
+    with pabal.connect(f"sqlite:{tmp_path}/store", clock=clock) as mq:
+        for n in range(20):
+            mq.schedule(f"s{n}", every=3600, queue="reports")
+        browsed: list[object] = []
+        browse, mq.store.browse = mq.store.browse, lambda *a, **b: browsed.append(a) or browse(*a, **b)  # type: ignore
+        clock.advance(3600)
+        assert len(take(mq)) == 20 and len(browsed) <= 24
+
+
+def test_a_clock_that_was_ahead_for_a_while_silences_no_schedule(mq: Connection, clock: ManualClock) -> None:
+    first = mq.schedule("hourly", every=3600, queue="reports", body=1).next
+    clock.step_wall(365 * 86400)
+    assert len(take(mq)) == 1  # the occurrence of that moment
+    clock.step_wall(-365 * 86400)
+    # It is seen within a minute, in which the first one falls here.
+    found = pass_time(mq, clock, first + 3 * 3600 - clock.now() + 60, step=60)
+    assert found == [occurrence_id("hourly", first + n * 3600) for n in range(1, 4)]
+    [schedule] = mq.schedules()
+    assert (schedule.body, schedule.next) == (1, first + 4 * 3600)
+    # Nobody has to look for it to come back: adding it again, as programs do when they start, is enough.
+    clock.advance(2)
+    clock.step_wall(365 * 86400)
+    assert len(take(mq)) == 1
+    clock.step_wall(-365 * 86400)
+    assert mq.schedule("hourly", every=3600, queue="reports", body=1).next == first + 4 * 3600

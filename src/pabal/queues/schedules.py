@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -49,6 +49,11 @@ _EVERY = 1.0  # seconds between two looks
 _LOOK_EVERY = 10.0  # seconds: a schedule that is ready because its consumer gave it back has no due time
 _REST = 10.0  # seconds after a failure
 _AT_ONCE = 100
+_SHORTEST = 1.0  # seconds between two occurrences
+_AHEAD = (
+    3600.0  # seconds: a schedule that waits longer than this for an occurrence too late was moved on by a wrong clock
+)
+_CHECK_EVERY = 60.0  # seconds between two looks for such schedules
 _TICK = 0.001  # seconds: a change counts as added so much later than what it replaces, at least
 _LONGEST_NAME = 80
 _LIVE = (State.DELAYED, State.READY, State.INFLIGHT)
@@ -75,6 +80,11 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     type: str = ""
     next: float = 0.0  # the time of its next occurrence
     added: float = 0.0  # when it was added or changed: the latest of those with one name counts
+    set_back: int = 0  # how often, because a clock had been ahead
+
+    def __post_init__(self) -> None:
+        if bool(self.cron) == bool(self.every) or (self.every and not self.every >= _SHORTEST):
+            raise ValueError(f"a cron line or {_SHORTEST:g} or more seconds are expected")
 
     @property
     def next_at(self) -> datetime:
@@ -127,7 +137,7 @@ def make_schedule(
         raise InvalidInput(f"catch_up is once or skip; found {catch_up!r:.40}")
     seconds = 0.0
     if cron is None and every is not None:
-        seconds = float(check_seconds("every", seconds_of(every), least=1.0))
+        seconds = float(check_seconds("every", seconds_of(every), least=_SHORTEST))
         if timezone:
             raise InvalidInput("a timezone belongs to a cron line; every is a number of seconds")
     else:
@@ -146,7 +156,7 @@ class Schedules:
         self._make_queue = make_queue
         self._clock = clock
         self._queue = make_queue(QUEUE, CRON if cron.available() else "")
-        self._looked = float("-inf")
+        self._looked = self._checked = float("-inf")
         self._resting_until = float("-inf")  # after a failure, so that it is not repeated with every look
 
     def add(self, schedule: Schedule) -> Schedule:
@@ -166,14 +176,31 @@ class Schedules:
                 kept = made
                 break
         assert kept is not None
-        while older := [id for id, each in self._found(kept.name).items() if _order(each) < _order(kept)]:
-            self._cancel(older)  # again: a consumer may just have moved one on
-        return kept
+        self._cancel_older(kept)
+        return self._in_time(kept)
 
     def all(self) -> list[Schedule]:
         """Return all schedules by name."""
         found = {each.name: each for each in self._found().values()}
         return [found[name] for name in sorted(found)]
+
+    def _cancel_older(self, kept: Schedule) -> None:
+        while older := [id for id, each in self._found(kept.name).items() if _order(each) < _order(kept)]:
+            self._cancel(older)  # again: a consumer may just have moved one on
+
+    def _in_time(self, schedule: Schedule) -> Schedule:
+        """Set a schedule back that was moved on far too late while a clock was ahead; return it as it is then."""
+        now = self._queue.store.now()
+        latest, following = schedule.after(now + _AHEAD), schedule.after(now)
+        if latest is None or following is None or schedule.next <= latest:
+            return schedule
+        facts = {"name": schedule.name, "at": iso_stamp(schedule.next)}
+        log.warning("schedule %(name)s waited until %(at)s because a clock had been ahead: it is set back", facts)
+        # As a change: the unique key of those that were set back as often lets one of several processes do it.
+        made = replace(schedule, next=following, added=schedule.added + _TICK, set_back=schedule.set_back + 1)
+        self._queue.store.publish([self._draft(made, now)])
+        self._cancel_older(made)
+        return made
 
     def _last_added(self, name: str) -> Schedule | None:
         return next(reversed(self._found(name).values()), None)
@@ -201,16 +228,23 @@ class Schedules:
         if self._resting_until - _REST <= now < self._resting_until:
             return 0
         due = self._queue.store.next_due(QUEUE)
+        if due is not None and not 0 <= now - self._checked < _CHECK_EVERY:
+            self._checked = now
+            for each in self.all():
+                self._in_time(each)
         if (due is None or due > 0) and 0 <= now - self._looked < _LOOK_EVERY:
             return 0
         self._looked = now
-        return sum(self._fire(delivery) for delivery in self._queue.lease(_AT_ONCE))
+        if not (deliveries := self._queue.lease(_AT_ONCE)):
+            return 0
+        last = {each.name: each for each in self._found().values()}
+        return sum(self._fire(delivery, last) for delivery in deliveries)
 
-    def _fire(self, delivery: Delivery) -> int:
+    def _fire(self, delivery: Delivery, last: Mapping[str, Schedule]) -> int:
         facts = {"id": delivery.message.id}
         try:
             schedule = msgspec.convert(delivery.body, Schedule)
-            then = list(self._messages_of(schedule))
+            then = list(self._messages_of(schedule, last.get(schedule.name, schedule)))
             delivery.ack(then=then)
             return sum(draft.queue != QUEUE for draft in then)
         except LeaseLost:  # it was removed or changed at this moment
@@ -228,10 +262,12 @@ class Schedules:
                 delivery.release(counted=False)
         return 0
 
-    def _messages_of(self, schedule: Schedule) -> Iterator[Draft]:
-        """Yield the messages of the occurrences that are due, and the schedule for the time after them."""
-        last = self._last_added(schedule.name)
-        if last is not None and _order(last) > _order(schedule):
+    def _messages_of(self, schedule: Schedule, last: Schedule) -> Iterator[Draft]:
+        """Yield the messages of the occurrences that are due, and the schedule for the time after them.
+
+        `last` is the one of this name that was added last. One that is added later cancels this one.
+        """
+        if _order(last) > _order(schedule):
             return  # another one of this name has taken its place
         now = self._queue.store.now()
         due = schedule.due(now)
@@ -263,7 +299,7 @@ class Schedules:
         text = sha256(_terms(schedule)).hexdigest()[:12]
         return self._queue.draft(
             msgspec.to_builtins(schedule),
-            unique=f"{schedule.name}/{text}",
+            unique=f"{schedule.name}/{text}/{schedule.set_back}",
             target=CRON if schedule.cron else None,
             delay=min(max(0.0, schedule.next - now), MAX_SECONDS),
         )
@@ -294,7 +330,7 @@ def occurrence_id(name: str, at: float) -> str:
 
 def _terms(schedule: Schedule) -> bytes:
     """Return what tells two schedules of one name apart: all but the times."""
-    return jsontext.encode(msgspec.to_builtins(replace(schedule, next=0.0, added=0.0)))
+    return jsontext.encode(msgspec.to_builtins(replace(schedule, next=0.0, added=0.0, set_back=0)))
 
 
 def _same(found: Schedule | None, schedule: Schedule) -> bool:

@@ -79,7 +79,7 @@ class ScheduleTests(StorePlace):
         held, other = take_one(store, queue=SCHEDULES), reopen()  # and its process stops here for a while
         clock.advance(MINUTE)
         assert self.schedules(other, clock).tend() == 2  # a minute late is in time
-        late = Done(then=tuple(self.schedules(store, clock)._messages_of(made)))
+        late = Done(then=tuple(self.schedules(store, clock)._messages_of(made, made)))
         assert store.settle([Settlement(held.receipt, late)]) == [Outcome.LOST]
         assert taken(store) == expected(made.next, 2) and len(self.schedules(store, clock).all()) == 1
         # One that is removed while a consumer holds it is not moved on.
@@ -96,7 +96,7 @@ class ScheduleTests(StorePlace):
         old = self.schedules(store, clock).add(minutely(body=1))
         clock.advance(old.next - clock.now())
         held, change = take_one(store, queue=SCHEDULES), self.schedules(store, clock, -900.0)
-        then = tuple(self.schedules(store, clock, 900.0)._messages_of(old))
+        then = tuple(self.schedules(store, clock, 900.0)._messages_of(old, old))
         cancel = change._cancel
 
         def slow_cancel(ids: Iterable[str]) -> None:
