@@ -55,12 +55,12 @@ Queue.ack_many = noted_ack
 @app.on("jobs", type="typed", body=Job, concurrency=2)
 def typed(job):
     note("began", f"m-{{job.n}}")
-    time.sleep(0.002)
+    time.sleep(0.05)
 
 @app.on("jobs", type="async")
 async def later(delivery):
     note("began", delivery.message.id)
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.05)
 
 @app.on("jobs")
 def other(delivery):
