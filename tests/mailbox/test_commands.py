@@ -517,6 +517,45 @@ def test_cancel_takes_back_what_waits(room: Room) -> None:
     assert room.code("cancel", {"queue": "jobs", "messageIds": ["../x"]}) == "ERR_INVALID_REQUEST"
 
 
+def test_an_ack_may_carry_the_reply(room: Room) -> None:
+    """A client of another language answers a request of the library in one step (G15)."""
+    requests, replies = room.connection.queue("jobs"), room.connection.queue("jobs.replies")
+    requests.publish(20, id="r", reply_to="jobs.replies", trace_id="t")
+    held = consume(room)
+    settle = {"messageKey": held["lease"]["messageKey"], "leaseId": held["lease"]["leaseId"]}
+    forged = {**settle, "leaseId": "0123456789abcdef", "reply": "forged"}
+    assert room.code("ack", forged) == "LEASE_MISMATCH" and replies.counts()[State.READY] == 0
+    room.good("ack", {**settle, "reply": {"sum": 21}, "replyType": "sum"})
+    room.good("ack", {**settle, "reply": {"sum": 21}})  # repeated
+    [entry] = replies.browse(State.READY)
+    assert entry.message is not None and entry.id == "r.reply" and entry.message.body == {"sum": 21}
+    assert (entry.message.type, entry.message.trace_id) == ("sum", "t")
+    assert requests.request(20, timeout=60, id="r") == {"sum": 21}
+    # Null is a reply too; a message without replyTo takes none.
+    requests.publish(1, id="n", reply_to="jobs.replies")
+    held = consume(room)
+    settle = {"messageKey": held["lease"]["messageKey"], "leaseId": held["lease"]["leaseId"]}
+    room.good("ack", {**settle, "reply": None})
+    assert requests.request(1, timeout=60, id="n") is None
+    publish(room, 2, messageId="plain")
+    held = consume(room)
+    settle = {"messageKey": held["lease"]["messageKey"], "leaseId": held["lease"]["leaseId"]}
+    assert room.code("ack", {**settle, "reply": 1}) == "ERR_INVALID_REQUEST"
+    room.good("ack", settle)
+
+
+def test_a_reply_goes_to_no_queue_that_the_configuration_does_not_know(strict: Room) -> None:
+    queue = strict.connection.queue("jobs")
+    for name, code in (("jobs.replies", ""), ("pabal.schedules", "QUEUE_NOT_FOUND")):
+        queue.publish(1, reply_to=name)
+        lease = consume(strict)["lease"]
+        asked = {"messageKey": lease["messageKey"], "leaseId": lease["leaseId"], "reply": 1}
+        assert not code or strict.code("ack", asked) == code
+        if not code:
+            strict.good("ack", asked)
+        assert strict.store.counts(name)[State.READY] == (not code)
+
+
 def test_unique_messages_and_schedules(room: Room, clock: ManualClock) -> None:
     first = publish(room, 1, uniqueKey="k")
     assert publish(room, 2, uniqueKey="k")["messageId"] == first["messageId"]

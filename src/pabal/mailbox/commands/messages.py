@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from msgspec import UNSET
+
 from pabal import jsontext
 from pabal.envelope import document_of_message
 from pabal.errors import InvalidRequest, LeaseLost, MessageUnknown, Refused
@@ -23,12 +25,14 @@ from pabal.mailbox.commands.context import (
     parse_key,
 )
 from pabal.mailbox.protocol import Code, Request
-from pabal.message import check_seconds, replace
+from pabal.message import Message, check_seconds, replace
 from pabal.names import check_name
 from pabal.queues.queue import MIN_LEASE, Queue
+from pabal.queues.replies import SUFFIX, reply_draft
 from pabal.queues.verdicts import log_failure, report_dead
 from pabal.store import (
     Dead,
+    Draft,
     Entry,
     FailureCode,
     Lease,
@@ -177,6 +181,11 @@ class _Settle(Payload, frozen=True):
     force: bool = False  # without leaseId: settle the current lease, of any consumer
 
 
+class _Ack(_Settle, frozen=True):
+    reply: Any = UNSET  # the body of the reply to a request; null is one too
+    reply_type: str = ""
+
+
 class _Nack(_Settle, frozen=True):
     reason: str = ""
     requeue: bool = False
@@ -188,9 +197,20 @@ class _Extend(_Settle, frozen=True):
 
 
 def ack(context: Context, request: Request) -> Work:
-    asked = request.read(_Settle)
+    asked = request.read(_Ack)
     queue, receipt = _receipt(context, asked)
-    return _settlement(context, queue, Settlement(receipt, queue.settler.done()))
+    message = None if asked.reply is UNSET else _entry(queue, receipt.id).message  # None: it was settled before
+    then = [] if message is None else [_reply(context, queue, message, asked)]
+    return _settlement(context, queue, Settlement(receipt, queue.settler.done(then)))
+
+
+def _reply(context: Context, queue: Queue, message: Message, asked: _Ack) -> Draft:
+    if not message.reply_to:
+        raise InvalidRequest(f"payload.reply: {message.id} is no request, it has no replyTo")
+    own = message.reply_to == f"{queue.name}{SUFFIX}"  # else the requester could have any queue written to
+    target = context.any_queue(message.reply_to) if own else context.queue(message.reply_to)
+    type, trace_id = asked.reply_type or None, message.trace_id or None
+    return reply_draft(target, message.id, asked.reply, type=type, trace_id=trace_id)
 
 
 def nack(context: Context, request: Request) -> Work:
