@@ -24,7 +24,7 @@ from pabal.policy.validation import Check, checker
 from pabal.queues.delivery import Delivery
 from pabal.queues.queue import MIN_LEASE, Queue, schedules_of
 from pabal.queues.schedules import CatchUp, Schedule, make_schedule
-from pabal.queues.worker import Worker, stopped_by_signals
+from pabal.queues.worker import SLICE, Worker, stopped_by_signals
 from pabal.store import FailureCode
 
 log = logging.getLogger("pabal")
@@ -346,7 +346,9 @@ class _Crew:
             thread.start()
         try:
             for thread in threads:
-                thread.join()
+                # In slices: a signal that comes just before the main thread sleeps is handled only when it wakes up.
+                while thread.is_alive():
+                    thread.join(SLICE)
         except BaseException:  # a second Ctrl-C: the threads must not keep the process
             self.stop()
             raise
