@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,3 +82,23 @@ class Pabal:
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+
+
+@contextmanager
+def working(place: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `pabal work jobs:app`; at the end the parent is killed with -9, and the kernel kills its processes."""
+    with open(place / "log", "ab") as log:
+        command = [*COMMAND, "work", "jobs:app", *options]
+        process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    try:
+        return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []

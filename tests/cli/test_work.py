@@ -6,15 +6,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import pabal
 from pabal import State
-from tests.cli.command import COMMAND, Pabal
+from tests.cli.command import COMMAND, Pabal, children, working
 from tests.waiting import until
 
 # Three types, one of them async; each message that was handled is a line in the file of its process.
@@ -48,25 +46,6 @@ def slow(delivery):
     note("slow")
     time.sleep(3600)
 """
-
-
-@contextmanager
-def working(place: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    with open(place / "log", "ab") as log:
-        command = [*COMMAND, "work", "jobs:app", *options]
-        process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    try:
-        return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
 
 
 def replaced(process: subprocess.Popen[bytes], old: set[int]) -> set[int]:

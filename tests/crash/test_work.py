@@ -6,19 +6,16 @@ Nothing is lost, nothing comes back after its ack or is acknowledged twice; and 
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import pabal
 from pabal import Queue, State
-from tests.cli.command import COMMAND
+from tests.cli.command import children, working
 from tests.crash.harness import SOAK
 from tests.services.postgres import PostgresServer
 from tests.waiting import until
@@ -26,6 +23,7 @@ from tests.waiting import until
 STORES = ("sqlite", "file", "hybrid") if SOAK else ("sqlite", "file")
 MESSAGES = 10_000 if SOAK else 600
 PATIENCE = 600.0  # seconds: only a failing test waits for so long
+FOUR = ("--processes", "4", "--concurrency", "2")
 KINDS = ("typed", "async", "else")
 
 # Each process writes down when it begins a message and when an ack has returned, on the clock of the machine.
@@ -68,26 +66,6 @@ def other(delivery):
 """
 
 
-@contextmanager
-def working(place: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `pabal work`; at the end the parent is killed with -9, and the kernel kills its processes."""
-    with open(place / "log", "ab") as log:
-        command = [*COMMAND, "work", "jobs:app", "--processes", "4", "--concurrency", "2", *options]
-        process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    try:
-        return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
 def fill(queue: Queue) -> None:
     bodies = [{"n": n} if n % 3 == 0 else n for n in range(MESSAGES)]
     queue.publish_many([queue.draft(body, type=KINDS[n % 3], id=f"m-{n}") for n, body in enumerate(bodies)])
@@ -107,7 +85,7 @@ def check_storm(url: str, place: Path, seed: int) -> None:
         queue.update_policy(visibility=2.0, retry=pabal.RetryPolicy(limit=1000, initial=0.0))
         fill(queue)
         while left := waiting(queue):
-            with working(place, "--reload") as process:
+            with working(place, *FOUR, "--reload") as process:
                 # However slow the machine is, each round handles some messages.
                 goal = max(0, left - chance.randrange(MESSAGES // 20))
                 until(lambda goal=goal: waiting(queue) <= goal, PATIENCE)  # type: ignore[misc]
@@ -166,7 +144,7 @@ def test_a_stop_in_the_middle_counts_no_attempt(store: str, tmp_path: Path) -> N
         queue.update_policy(visibility=600.0)  # nothing comes back because a lease ended
         fill(queue)
         while left := waiting(queue):
-            with working(tmp_path) as process:
+            with working(tmp_path, *FOUR) as process:
                 until(lambda left=left: waiting(queue) < left, PATIENCE)  # type: ignore[misc]
                 time.sleep(chance.uniform(0, 0.3))
                 process.send_signal(chance.choice((signal.SIGTERM, signal.SIGINT)))
