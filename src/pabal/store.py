@@ -147,6 +147,13 @@ class Published(msgspec.Struct, frozen=True, gc=False):
     dead: bool = False
 
 
+def check_token(token: str) -> str:
+    """Return a token that can be part of a receipt; raise InvalidReceipt if it cannot. Empty is none."""
+    if len(token) > _LONGEST_TOKEN or not token.isprintable() or "/" in token:
+        raise InvalidReceipt(f"the token of a receipt is at most {_LONGEST_TOKEN} printable characters, without '/'")
+    return token
+
+
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """The proof of a lease: the token is new at every lease and stays the same through extend."""
 
@@ -163,9 +170,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         if len(parts) != 3 or not all(parts):
             raise InvalidReceipt(f"a receipt is <queue>/<id>/<token>; found {text!r:.80}")
         queue, id, token = parts
-        if len(token) > _LONGEST_TOKEN or not token.isprintable():
-            raise InvalidReceipt(f"the token of a receipt is at most {_LONGEST_TOKEN} printable characters")
-        return cls(check_name(queue), check_id(id), token)
+        return cls(check_name(queue), check_id(id), check_token(token))
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):

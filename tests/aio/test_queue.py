@@ -17,7 +17,7 @@ import pabal
 import pabal.aio
 from pabal.aio.calls import Batcher, Threads
 from pabal.aio.queue import publishes
-from pabal.errors import InvalidInput, QueueFull, StoreClosed
+from pabal.errors import InvalidInput, InvalidReceipt, QueueFull, StoreClosed
 from pabal.policy.policy import Policy, RetryPolicy
 from pabal.queues.store_proxy import StoreProxy
 from pabal.store import Draft, Lease, Outcome, Published, Settlement, State
@@ -549,3 +549,52 @@ async def test_unique_cancel_and_schedules(mq: pabal.aio.Connection, jobs: pabal
     assert await jobs.cancel([first.id, "nobody"]) == [first.id]
     made = await mq.schedule("ping", every=3600, queue="jobs")
     assert await mq.schedules() == [made] and await mq.unschedule("ping") and not await mq.unschedule("ping")
+
+
+async def test_a_cancelled_lease_with_a_token_gives_nothing_back(store: Gate, jobs: pabal.aio.Queue) -> None:
+    await jobs.publish("x")
+    [held] = await jobs.lease(token="t0000000000000001")
+    store.shut()
+    again = asyncio.create_task(jobs.lease(token="t0000000000000001"))
+    await soon(store.entered.is_set)
+    again.cancel()
+    store.open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await again
+    await jobs.sweep()  # a call after it, in the same threads
+    await held.ack()
+
+
+async def test_a_repeated_lease_is_answered_while_another_task_waits(jobs: pabal.aio.Queue) -> None:
+    await jobs.publish("x")
+    [first] = await jobs.lease(token="t0000000000000001", wait=30)
+    waiting = asyncio.create_task(jobs.lease(wait=60))
+    await soon(lambda: jobs._feed._waiter is not None)
+    [again] = await jobs.lease(token="t0000000000000001", wait=30)
+    assert again.receipt == first.receipt
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_nothing_is_leased_for_a_task_that_has_gone(jobs: pabal.aio.Queue) -> None:
+    assert await jobs.lease(successive=True, wait=0.05) == []
+    gone = asyncio.create_task(jobs.lease(successive=True, wait=60))
+    await soon(lambda: jobs._feed._waiter is not None)
+    waiting = asyncio.create_task(jobs.lease(successive=True, wait=60))
+    await soon(lambda: len(jobs._feed._asks) == 2)
+    gone.cancel()
+    await asyncio.wait([gone])
+    await soon(lambda: jobs._feed._serving in jobs._feed._asks)
+    await jobs.publish("x", group="g")
+    [delivery] = await waiting
+    await delivery.ack()
+    assert jobs.blocking.store.counters("jobs").delivered == 1
+
+
+@pytest.mark.parametrize("token", ["a/b", "x\ny", "t" * 129])
+async def test_a_token_that_no_receipt_could_carry_is_refused(jobs: pabal.aio.Queue, token: str) -> None:
+    with pytest.raises(InvalidReceipt, match="token"):
+        await jobs.lease(token=token)
+    with pytest.raises(InvalidReceipt, match="token"):
+        jobs.blocking.lease(token=token)

@@ -152,6 +152,10 @@ def test_lists_pages_and_searches(api: Client, jobs: pabal.Queue) -> None:
         found += page["messages"]
         cursor, requests = page["next"], requests + 1
     assert [each["body"]["number"] for each in found] == [777] and requests == 3
+    for wrong in ("99999999999999999999~0x1p0~x", "x", "1~1~\0"):
+        with pytest.raises(Failed) as refused:
+            api("list_messages", queue=jobs.name, after=wrong)
+        assert refused.value.status == 400
 
 
 @pytest.mark.parametrize("text", ["m-77", "invoice.paid", "x-tenant: blue", "SMTP 421", "RETRY_LIMIT", "attr-value"])
@@ -194,6 +198,47 @@ def test_a_redrive_of_thousands_goes_by_slices(api: Client, jobs: pabal.Queue) -
         acted = api("redrive", queue=jobs.name, body={"after": after})
         done, slices, after = done + len(acted["ids"]), slices + 1, acted["next"]
     assert (done, slices) == (1100, 3) and jobs.counts()[State.READY] == 1100
+
+
+def test_what_dies_again_or_comes_later_is_not_part_of_the_selection(api: Client, jobs: pabal.Queue) -> None:
+    jobs.publish_many(range(600))
+    for delivery in jobs.lease(600):
+        delivery.bury("poison")
+    done = 0
+    selection: dict[str, Any] = {"after": ""}
+    while selection["after"] is not None:
+        acted = api("redrive", queue=jobs.name, body=selection)
+        done += len(acted["ids"])
+        selection = {"after": acted["next"], "before": acted["before"]}
+        for delivery in jobs.lease(600):
+            delivery.bury("poison again")
+    assert done == 600 and jobs.counts()[State.DEAD] == 600
+    counted = api("show_queue", queue=jobs.name)
+    later = bury(jobs, "after the count")
+    removed = api("remove", queue=jobs.name, body={"state": "dead", "before": counted["at"]})["ids"]
+    assert len(removed) == 500 and not set(removed) & set(later)
+
+
+def test_a_removal_tells_only_what_it_removed(api: Client, jobs: pabal.Queue) -> None:
+    ids = [jobs.publish(number).id for number in range(3)]
+    [taken] = jobs.lease()
+    given = {"state": "ready", "ids": [ids[0], ids[1], ids[1]]}
+    assert api("remove", queue=jobs.name, body=given)["ids"] == [ids[1]]
+    taken.ack()
+    for wrong in ({"ids": [ids[2]], "search": "x"}, {"ids": ["a\0b"]}, {"after": "1~1~\0"}):
+        with pytest.raises(Failed) as refused:
+            api("remove", queue=jobs.name, body={"state": "ready", **wrong})
+        assert refused.value.status == 400
+    assert jobs.counts()[State.READY] == 1
+
+
+def test_no_receipt_is_settled_if_one_is_malformed(api: Client, jobs: pabal.Queue, mq: pabal.Connection) -> None:
+    jobs.publish(1)
+    [delivery] = jobs.lease()
+    for bad in ("nonsense", f"other/{delivery.message.id}/x"):
+        with pytest.raises(Failed) as refused:
+            api("ack", queue=jobs.name, body={"receipts": [str(delivery.receipt), bad]})
+        assert refused.value.status == 400 and jobs.counts()[State.INFLIGHT] == 1
 
 
 def test_removing_takes_what_was_asked_and_nothing_else(api: Client, jobs: pabal.Queue) -> None:
@@ -244,12 +289,13 @@ def test_queues_are_made_configured_paused_and_deleted(api: Client, mq: pabal.Co
         ("POST", "/queues/jobs/lease?wait=51", None, 400, "wait"),
         ("POST", "/queues/jobs/lease?wat=1", None, 400, "wat"),
         ("POST", "/queues/jobs/ack", {"receipts": ["nonsense"]}, 400, "receipt"),
+        ("POST", "/events", {}, 405, "GET"),
         ("POST", "/queues/jobs/ack", {"receipts": "jobs/1/2"}, 400, "array"),
         ("GET", "/queues/nobody", None, 404, "no queue"),
         ("GET", "/queues/nobody/messages", None, 404, "no queue"),
         ("GET", "/queues?x=1", None, 400, "no query"),
         ("GET", "/queues/jobs/nothing", None, 404, "openapi"),
-        ("PATCH", "/queues/jobs", None, 405, "allowed"),
+        ("PATCH", "/queues/jobs", None, 405, "only GET"),
         ("GET", "/queues/..%2f..%2fetc/messages", None, 400, ""),
         ("GET", "/ui/../app.py", None, 404, ""),
         ("GET", "/ui/..%2fapp.py", None, 404, ""),
@@ -295,6 +341,8 @@ def test_the_token_of_the_url_becomes_a_cookie(served: Running) -> None:
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and parse_qs(query)["token"][0] not in cookie
     kept = cookie.partition(";")[0]
     assert ask(served.address, "GET", "/queues", cookie=kept).status == 200
+    # Browsers send the cookies of all programs on this machine.
+    assert ask(served.address, "GET", "/queues", cookie=f'prefs={{"a":"b"}}; path=/x; {kept}; z').status == 200
     assert ask(served.address, "GET", "/queues", cookie=kept[:-1] + ("0" if kept[-1] != "0" else "1")).status == 401
 
 
@@ -313,7 +361,8 @@ def test_a_gateway_that_only_shows_changes_nothing(tmp_path: Path) -> None:
 
 def test_keys_have_rights_and_queues(tmp_path: Path) -> None:
     sender, looker = new_key("shop", ["orders-*"], ["send"]), new_key("eye", ["orders-*"], ["look"])
-    write_keys(tmp_path / "keys", [sender, looker])
+    manager = new_key("", ["orders-*"], ["manage", "look"])
+    write_keys(tmp_path / "keys", [sender, looker, manager])
     url = f"sqlite:{tmp_path}/jobs.db"
     with pabal.connect(url) as mq:
         mq.queue("orders-1").publish(1)
@@ -324,6 +373,7 @@ def test_keys_have_rights_and_queues(tmp_path: Path) -> None:
         assert "token" not in running.dashboard
         sends = Client(running, key=sender.access_key, secret=sender.secret)
         looks = Client(running, key=looker.access_key, secret=looker.secret)
+        manages = Client(running, key=manager.access_key, secret=manager.secret)
         assert len(sends("publish", queue="orders-1", body={"messages": [{"body": 3}]})["messages"]) == 1
         assert [each["queue"] for each in looks("list_queues")["queues"]] == ["orders-1"]
         assert not [each for each in looks("list_consumers")["consumers"] if each["holds"]]
@@ -333,10 +383,19 @@ def test_keys_have_rights_and_queues(tmp_path: Path) -> None:
             (sends, "publish", {"queue": "secret", "body": {"messages": [{"body": 1}]}}),
             (looks, "show_queue", {"queue": "secret"}),
             (looks, "pause_queue", {"queue": "orders-1"}),
+            (sends, "publish", {"queue": "orders-1", "body": {"messages": [{"body": 1, "reply_to": "secret"}]}}),
+            (sends, "publish", {"queue": "orders-1", "body": {"messages": [{"body": 1, "sender": "boss"}]}}),
+            (manages, "set_policy", {"queue": "orders-1", "body": {"dlq": {"queue": "secret"}}}),
         ):
             with pytest.raises(Failed) as refused:
                 client(call, **values)
             assert (refused.value.status, refused.value.error["code"]) == (403, "NotAllowed")
+        with pytest.raises(Failed) as refused:
+            looks("show_queue", queue="orders-x")
+        assert refused.value.status == 404 and "secret" not in str(refused.value.error)
+        with pabal.connect(url) as mq:
+            sent = [each.message for each in mq.queue("orders-1").entries(State.READY) if each.message]
+            assert [message.sender for message in sent] == ["", "shop"]
         wrong = {"key": looker.access_key, "secret": sender.secret}
         assert ask(running.address, "POST", "/session", wrong).status == 401
         signed = ask(running.address, "POST", "/session", {"key": looker.access_key, "secret": looker.secret})

@@ -140,3 +140,17 @@ def test_a_manager_with_several_users_needs_keys(tmp_path: Path) -> None:
     assert plan.arguments[-2:] == ("--keys", str(tmp_path / "keys"))
     with pytest.raises(pabal.errors.InvalidConfig, match="gateway.keys"):
         plan_gateway(read_config(tmp_path / "pabal.toml", folder=tmp_path, gateway={"enabled": True}))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({"host": "0.0.0.0"}, "can be reached from elsewhere"), ({"keys": "nowhere"}, "no keys at")]
+)
+def test_a_gateway_that_could_not_serve_is_not_started(tmp_path: Path, given: dict[str, object], said: str) -> None:
+    from pabal.manager.config import read_config
+    from pabal.manager.gateway_child import plan_gateway
+
+    (tmp_path / "pabal.toml").write_text("[gateway]\nport = 0\n")
+    plan = plan_gateway(read_config(tmp_path / "pabal.toml", folder=tmp_path, gateway=given))
+    assert plan.address == "" and said in plan.reason
+    with pytest.raises(pabal.errors.InvalidConfig, match=said):
+        plan_gateway(read_config(tmp_path / "pabal.toml", folder=tmp_path, gateway={**given, "enabled": True}))

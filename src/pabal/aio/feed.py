@@ -40,6 +40,7 @@ class Feed:
         self._changed = threading.Condition()
         self._asks: dict[Ask, None] = {}
         self._waiter: Waiter | None = None  # of the thread, while it waits for messages
+        self._serving: Ask | None = None  # what it waits for them for
         self._running = False
         self._closed = False
         self._pid = os.getpid()
@@ -62,8 +63,8 @@ class Feed:
         """Take back an ask; return False if it has its messages already."""
         with self._changed:
             waited = self._asks.pop(ask, ask) is None
-            if not self._asks and self._waiter is not None:
-                self._waiter.stop()
+            if self._waiter is not None and self._serving is not None and not self._alike(self._serving):
+                self._waiter.stop()  # else it would lease for nobody
         return waited
 
     def close(self) -> None:
@@ -115,7 +116,7 @@ class Feed:
     def _first(self, waiter: Waiter) -> Ask | None:
         with self._changed:
             ask = next(iter(self._asks), None)
-            self._waiter = None if ask is None else waiter
+            self._waiter, self._serving = (None if ask is None else waiter), ask
             return ask
 
     def _alike(self, ask: Ask) -> list[Ask]:
@@ -140,7 +141,7 @@ class Feed:
                     found = found[each.limit :]
         for each, part in served:
             each.found.set_result(part)
-        if found:
+        if found and not ask.token:  # with a token, the repetition of the call gets them
             self._queue._give_back(found)
 
     def _refuse(self, ask: Ask, error: Exception) -> None:

@@ -41,6 +41,7 @@ from pabal.store import (
     State,
     Store,
     Verdict,
+    check_token,
 )
 
 _REFUSED = (InvalidInput, QueueFull, StoreFull)  # nothing was stored, and one item may be the reason
@@ -410,13 +411,15 @@ class Queue(Local, Generic[Body]):
 
         With `wait=None` it waits for ever. A cancelled call gives back what it has taken. With `successive`, a group
         gives more than one message, in order, and no more until all of them are settled. With a `token`, a call that is
-        repeated gets the same messages while it holds any.
+        repeated gets the same messages while it holds any; so a cancelled one gives nothing back.
         """
         check_count("limit", limit)
         check_wait(wait)
-        if wait == 0:
+        check_token(token)
+        found: list[HeldDelivery[Body]] = []
+        if wait == 0 or token:  # what the token holds already is there at once, whoever else waits
             found = await self._take(limit, visibility, successive, token)
-        else:
+        if not found and wait != 0:
             found = await self._wait(limit, visibility, wait, successive, token)
         return [Delivery(self, held) for held in found]
 
@@ -427,7 +430,8 @@ class Queue(Local, Generic[Body]):
         try:
             return await asyncio.wrap_future(taking)
         except BaseException:
-            self._give_back_taken(taking)
+            if not token:
+                self._give_back_taken(taking)
             raise
 
     async def _wait(
@@ -441,7 +445,7 @@ class Queue(Local, Generic[Body]):
                 return []
             return await asyncio.shield(found)
         except BaseException:
-            if not self._feed.withdraw(ask):
+            if not self._feed.withdraw(ask) and not token:
                 self._give_back_taken(ask.found)
             raise
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
-from collections.abc import Coroutine
-from typing import Any
 from uuid import uuid4
 
 import pabal.aio
@@ -15,7 +12,7 @@ from pabal.errors import PabalError, TooLarge
 from pabal.gateway import looking
 from pabal.gateway.api.access import Access
 from pabal.gateway.api.server import ApiServer
-from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, client_gone, read_body
+from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
 from pabal.gateway.signature import RIGHTS, Key, Keys, Request
 from pabal.gateway.sqs import wire
 from pabal.gateway.sqs.directory import Caller
@@ -53,8 +50,8 @@ class Gateway:
         self._keys = keys
         self._read_only = read_only
         self._service = Service(mq, clock)
-        self._api = ApiServer(mq, clock, access, read_only=read_only)
-        self._under_way: set[asyncio.Task[Written]] = set()
+        self._waits = Waits()
+        self._api = ApiServer(mq, clock, access, self._waits, read_only=read_only)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,9 +75,7 @@ class Gateway:
 
     def dismiss(self) -> None:
         """End the long polls: what they would have taken stays in its queue, and clients ask again."""
-        self._api.dismiss()
-        for task in self._under_way:
-            task.cancel()
+        self._waits.end()
 
     async def _answer(self, scope: Scope, receive: Receive) -> Written:
         path: str = scope["path"]
@@ -119,7 +114,7 @@ class Gateway:
         self._check_shows(call.action)
         act = self._service.call(call.action, call.given, caller)
         # Only what waits is ended by a stop or with its client: anything else may be stored, and would be sent again.
-        result = await (self._unless_gone(act, receive) if call.action == "ReceiveMessage" else act)
+        result = await (self._waits.while_there(act, receive, _stopping()) if call.action == "ReceiveMessage" else act)
         return wire.write_answer(call, result, request_id)
 
     def _check_shows(self, action: str) -> None:
@@ -133,23 +128,6 @@ class Gateway:
         found = await looking.look(self._mq, name, query)
         call = Call("ReceiveMessage", {}, form=True, wants_json=wants_json)
         return wire.write_answer(call, found, request_id)
-
-    async def _unless_gone(self, act: Coroutine[Any, Any, Any], receive: Receive) -> Any:
-        """Act, and stop if the client goes: what a long poll has taken then goes back to its queue."""
-        acting = asyncio.ensure_future(act)
-        going = asyncio.ensure_future(client_gone(receive))
-        self._under_way.add(acting)
-        try:
-            await asyncio.wait([acting, going], return_when=asyncio.FIRST_COMPLETED)
-            if acting.done() and not acting.cancelled():
-                return acting.result()
-            if acting.cancelled():
-                raise SqsError("ServiceUnavailable", "The gateway is being stopped: ask again.")
-            raise ClientGone
-        finally:
-            self._under_way.discard(acting)
-            acting.cancel()
-            going.cancel()
 
     async def _for_operators(self, path: str) -> Written:
         if path == "/healthz":
@@ -167,6 +145,10 @@ class Gateway:
         blocking = self._mq.blocking
         figures = queues_metrics(blocking.store, map(blocking.queue, names), self._clock.now())
         return prometheus_text({"store": store_metrics(blocking.store), **figures})
+
+
+def _stopping() -> SqsError:
+    return SqsError("ServiceUnavailable", "The gateway is being stopped: ask again.")
 
 
 def _call(request: Request, target: str, base: str, path: str) -> Call:

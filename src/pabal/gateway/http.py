@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from pabal.errors import TooLarge
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+T = TypeVar("T")
 
 BODY_SECONDS = 30.0  # in which the body of a request must have come
 
@@ -33,6 +35,35 @@ async def read_body(receive: Receive, most: int) -> bytes:
                 raise TooLarge(f"a request has at most {most} bytes")
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+
+class Waits:
+    """Calls that wait, such as long polls: each ends with its client, and all of them with the gateway."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    async def while_there(self, act: Awaitable[T], receive: Receive, stopping: Exception) -> T:
+        """Return what a call gives; raise ClientGone if its client goes, or `stopping` if the gateway is stopped."""
+        acting = asyncio.ensure_future(act)
+        going = asyncio.ensure_future(client_gone(receive))
+        self._tasks.add(acting)
+        try:
+            await asyncio.wait([acting, going], return_when=asyncio.FIRST_COMPLETED)
+            if not acting.done():
+                raise ClientGone
+            if acting.cancelled():
+                raise stopping
+            return acting.result()
+        finally:
+            self._tasks.discard(acting)
+            acting.cancel()
+            going.cancel()
+
+    def end(self) -> None:
+        """End them all: what they would have taken stays in its queue, and clients ask again."""
+        for task in self._tasks:
+            task.cancel()
 
 
 async def client_gone(receive: Receive) -> None:

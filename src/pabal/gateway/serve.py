@@ -26,6 +26,7 @@ from pabal.runtime.origins import Origins, is_loopback
 
 log = logging.getLogger("pabal.gateway")
 
+_SHORTEST = 16  # characters of a token
 _GRACE = 5  # seconds for requests under way to end
 _BACKLOG = 2048
 _CONNECTIONS = 2000  # at the same time; more are answered with 503
@@ -56,6 +57,8 @@ def serve(serving: Address, started: Callable[[str, str], None]) -> None:
         )
     clock = SystemClock()
     known = None if serving.keys is None else read_keys(serving.keys)
+    if 0 < len(serving.token) < _SHORTEST:
+        raise InvalidInput(f"a token has {_SHORTEST} characters or more, so that nobody can guess it")
     token = "" if known is not None else serving.token or secrets.token_urlsafe(24)
     access = Access(known if known is not None else [Key(LOCAL, token, LOCAL)], clock)
     keys = None if known is None else Keys(known, clock)

@@ -75,7 +75,11 @@ class Key(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tru
     def allows(self, action: str, queue: str) -> bool:
         if not any(action in RIGHTS.get(right, ()) for right in self.rights):
             return False
-        return not queue or any(fnmatchcase(queue, pattern) for pattern in self.queues)
+        return not queue or self.may_use(queue)
+
+    def may_use(self, queue: str) -> bool:
+        """Return whether this is one of its queues."""
+        return any(fnmatchcase(queue, pattern) for pattern in self.queues)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

@@ -20,6 +20,7 @@ from pabal.errors import InvalidConfig, InvalidInput
 from pabal.filesystem import private
 from pabal.manager.config import Config
 from pabal.runtime.listening import address_of, bound_socket
+from pabal.runtime.origins import is_loopback
 from pabal.runtime.process import Command
 from pabal.runtime.service import Service
 from pabal.runtime.supervisor import Supervisor
@@ -52,6 +53,10 @@ def plan_gateway(config: Config) -> GatewayPlan:
         reason = "it needs the extra 'gateway' (README, Extras)"
     elif config.clients is not None and keys is None:
         reason = "clients are separate users here, and a gateway without gateway.keys serves everybody on this machine"
+    elif keys is None and not is_loopback(asked.host):
+        reason = f"{asked.host} can be reached from elsewhere, and a gateway without gateway.keys serves everybody"
+    elif keys is not None and not keys.is_file():
+        reason = f"no keys at {keys}: make one with `pabal gateway-keys add --keys {keys}`"
     else:
         try:
             with closing(bound_socket(asked.host, asked.port)) as bound:

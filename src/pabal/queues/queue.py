@@ -43,6 +43,7 @@ from pabal.store import (
     Transactional,
     Waitable,
     Watch,
+    check_token,
     with_copies,
 )
 
@@ -346,6 +347,7 @@ class Queue(Local, Generic[Body]):
         """
         check_count("limit", limit)
         check_wait(wait)
+        check_token(token)
         if wait == 0:
             return self._take(limit, visibility, successive, token)
         with Waiter(self) as waiter:

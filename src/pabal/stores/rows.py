@@ -240,9 +240,12 @@ def _split(cursor: str, parts: int) -> Sequence[str]:
 
 def _number_in(text: str, read: Callable[[str], T]) -> T:
     try:
-        return read(text)
-    except ValueError as exc:
+        number = read(text)
+    except (ValueError, OverflowError) as exc:
         raise _no_cursor(text) from exc
+    if isinstance(number, int) and abs(number) >= 1 << 63:  # more than a database takes
+        raise _no_cursor(text)
+    return number
 
 
 def _no_cursor(found: str) -> InvalidInput:

@@ -112,6 +112,20 @@ class SharingTests(StorePlace):
         in_threads(*[race] * 8)
         assert len(got) == len(set(got)) == 40
 
+    def test_calls_at_the_same_time_with_one_token_get_the_same(self, store: Store, reopen: Reopen) -> None:
+        store.publish([draft(n) for n in range(60)])
+        with closing(reopen()) as other:
+            for turn in range(30):
+                got: list[list[str]] = []
+                start = threading.Barrier(2)
+
+                def race(handle: Store, token: str, start: threading.Barrier, got: list[list[str]]) -> None:
+                    start.wait()
+                    got.append([lease.receipt.id for lease in take(handle, 1, token=token)])
+
+                in_threads(*(partial(race, handle, f"t{turn:016d}", start, got) for handle in (store, other)))
+                assert got[0] == got[1] and len(got[0]) == 1
+
     def test_g2_threads_racing_to_settle_are_told_apart(self, store: Store) -> None:
         publish(store, 1)
         lease = take_one(store)

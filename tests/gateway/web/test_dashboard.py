@@ -90,6 +90,18 @@ def test_a_message_is_sent_and_sent_again_with_a_change(emails: pabal.Queue, ope
     assert all(each.message.headers == {"tenant": "blue"} for each in found if each.message)
 
 
+def test_a_copy_keeps_large_numbers_and_fields(emails: pabal.Queue, open_page: OpenPage) -> None:
+    fail(emails, {"order": 9007199254740993, "price": 1.0}, "why", id="first", version=3, trace_id="t-1")
+    page = open_page("#/queues/emails/message/first")
+    expect(page.locator(".json")).to_contain_text("9007199254740993")
+    page.get_by_role("button", name="Edit a copy").click()
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".toast", has_text="Sent as")).to_be_visible()
+    [copy] = emails.entries(State.READY)
+    assert copy.message is not None and copy.message.body == {"order": 9007199254740993, "price": 1.0}
+    assert (copy.message.version, copy.message.trace_id) == (3, "t-1")
+
+
 def test_a_queue_is_paused_resumed_and_its_policy_changed(emails: pabal.Queue, open_page: OpenPage) -> None:
     page = open_page("#/queues/emails/ready")
     page.get_by_role("button", name="Pause").click()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from pabal.clock import Clock
@@ -62,13 +61,15 @@ class Access:
         return f"{name}={value}; Path=/; Max-Age={_SESSION}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
     def _by_cookie(self, text: str, name: str) -> Key | None:
+        # Read by hand: http.cookies drops all cookies behind one of another program that it cannot read.
+        pairs = (part.strip().partition("=") for part in text.split(";"))
+        value = next((value for found, _, value in pairs if found == name), "")
         try:
-            value = SimpleCookie(text)[name].value
-            access_key, end, signature = value.split(".")
+            access_key, end, signature = value.rsplit(".", 2)
             key = self._keys[access_key]
             valid = hmac.compare_digest(_signed(key, f"{access_key}.{end}").encode(), signature.encode())
             return key if valid and int(end) > self._clock.now() else None
-        except (CookieError, KeyError, ValueError):
+        except (KeyError, ValueError):
             return None
 
 

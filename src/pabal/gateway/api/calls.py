@@ -12,10 +12,10 @@ import msgspec
 
 import pabal.aio
 from pabal import jsontext
-from pabal.clock import Clock
-from pabal.errors import InvalidInput, InvalidPolicy, LeaseLost, MessageUnknown, QueueUnknown
+from pabal.clock import Clock, iso_stamp
+from pabal.errors import InvalidInput, InvalidPolicy, InvalidReceipt, LeaseLost, MessageUnknown, QueueUnknown
 from pabal.gateway.api import types
-from pabal.names import check_name, no_queue
+from pabal.names import check_id, check_name, no_queue
 from pabal.policy.policy import document_of, policy_from
 from pabal.queues.documents import (
     Document,
@@ -26,12 +26,14 @@ from pabal.queues.documents import (
     status_document,
 )
 from pabal.queues.metrics import age_of_oldest
-from pabal.queues.queue import Queue
-from pabal.store import Entry, State
+from pabal.queues.queue import Queue, check_ids
+from pabal.store import Entry, Receipt, State
 
 _PREVIEW = 2000  # characters of a body that is too large for a list
 _LISTED = 4096  # bytes of a body in a list
-_SLICE = 500  # messages that one request looks at, when it searches
+_SLICE = 500  # messages that one request looks at
+_PAGE = 100  # of them at a time
+_READ = 32 << 20  # characters of bodies that one request reads
 _BY_TEXT = ("type", "sender", "target", "group", "dedup_key", "unique", "thread_id", "trace_id", "reply_to")
 
 Act = Callable[..., Awaitable[Any]]
@@ -108,7 +110,7 @@ class Calls:
             policy = document_of(await self._mq.queue(queue).policy())
         except InvalidPolicy:
             policy = None
-        return {**figures, "policy": policy}
+        return {**figures, "policy": policy, "at": iso_stamp(self._clock.now())}
 
     @call("PUT", "/queues/{queue}", "manage", types.Created)
     async def create_queue(self, queue: str) -> Document:
@@ -152,15 +154,18 @@ class Calls:
     async def list_messages(self, queue: str, given: types.Look) -> Document:
         """List messages of one state without taking them, or search them."""
         source = await self._known(queue)
-        found, after = await self._mq.threads(
-            _look, source.blocking, State(given.state), given.search, given.after, given.limit
-        )
-        return {"messages": [_stored(entry, _LISTED) for entry in found], "next": after}
+
+        def listed() -> Document:
+            found, after = _look(source.blocking, State(given.state), given.search, given.after, given.limit)
+            return {"messages": [_stored(entry, _LISTED) for entry in found], "next": after}
+
+        return await self._mq.threads(listed)
 
     @call("GET", "/queues/{queue}/messages/{id}", "look", types.StoredMessage, query=types.LookAtOne)
     async def show_message(self, queue: str, id: str, given: types.LookAtOne) -> Document:
         """Show one message, in whatever state it is."""
-        return _stored(await self._entry(queue, id), given.most)
+        entry = await self._entry(queue, id)
+        return await self._mq.threads(_stored, entry, given.most)
 
     @call("POST", "/queues/{queue}/lease", "receive", types.LeasedMessages, query=types.LeaseTerms, waits=True)
     async def lease(self, queue: str, given: types.LeaseTerms) -> Document:
@@ -173,13 +178,13 @@ class Calls:
     async def ack(self, queue: str, given: types.Receipts) -> Document:
         """Settle messages as done."""
         source = self._mq.queue(queue)
-        return await _settled(given.receipts, source.ack)
+        return await _settled(queue, given.receipts, source.ack)
 
     @call("POST", "/queues/{queue}/nack", "receive", types.Settled, body=types.Failed)
     async def nack(self, queue: str, given: types.Failed) -> Document:
         """Settle messages as failed: the policy of the queue decides whether and when they come back."""
         source = self._mq.queue(queue)
-        return await _settled(given.receipts, lambda receipt: source.nack(receipt, given.delay, given.reason))
+        return await _settled(queue, given.receipts, lambda receipt: source.nack(receipt, given.delay, given.reason))
 
     @call("POST", "/queues/{queue}/bury", "receive", types.Settled, body=types.Failed)
     async def bury(self, queue: str, given: types.Failed) -> Document:
@@ -187,38 +192,35 @@ class Calls:
         if given.delay is not None:
             raise InvalidInput("delay: a message that is buried does not come back")
         source = self._mq.queue(queue)
-        return await _settled(given.receipts, lambda receipt: source.bury(receipt, given.reason))
+        return await _settled(queue, given.receipts, lambda receipt: source.bury(receipt, given.reason))
 
     @call("POST", "/queues/{queue}/extend", "receive", types.Settled, body=types.Extension)
     async def extend(self, queue: str, given: types.Extension) -> Document:
         """Let leases end later."""
         source = self._mq.queue(queue)
-        return await _settled(given.receipts, lambda receipt: source.extend(receipt, given.seconds))
+        return await _settled(queue, given.receipts, lambda receipt: source.extend(receipt, given.seconds))
 
     @call("POST", "/queues/{queue}/redrive", "manage", types.Acted, body=types.Selection)
     async def redrive(self, queue: str, given: types.Selection) -> Document:
         """Make dead messages ready again, with no attempts counted."""
         source = await self._known(queue)
-        ids, after = await self._chosen(source, State.DEAD, given)
-        return {"ids": ids if given.dry_run else await source.revive(ids), "next": after}
+        chosen = await self._chosen(source, State.DEAD, given)
+        return chosen if given.dry_run else {**chosen, "ids": await source.revive(chosen["ids"])}
 
     @call("POST", "/queues/{queue}/remove", "manage", types.Acted, body=types.Removal)
     async def remove(self, queue: str, given: types.Removal) -> Document:
         """Remove messages of one state for good; those in flight never."""
         source = await self._known(queue)
-        state = State(given.state)
-        ids, after = await self._chosen(source, state, given)
-        if ids and not given.dry_run:
-            await self._mq.threads(
-                lambda: source.blocking.store.purge(queue, state, limit=len(ids), ids=ids),
-            )
-        return {"ids": ids, "next": after}
+        chosen = await self._chosen(source, State(given.state), given)
+        if given.dry_run or not chosen["ids"]:
+            return chosen
+        return {**chosen, "ids": await self._mq.threads(_remove, source.blocking, State(given.state), chosen["ids"])}
 
-    @call("POST", "/queues/{queue}/cancel", "manage", types.Acted, body=types.Cancellation)
+    @call("POST", "/queues/{queue}/cancel", "manage", types.Cancelled, body=types.Cancellation)
     async def cancel(self, queue: str, given: types.Cancellation) -> Document:
         """Take back messages that wait; their ids are remembered as after an ack."""
         source = await self._known(queue)
-        return {"ids": await source.cancel(given.ids, inflight=given.inflight), "next": None}
+        return {"ids": await source.cancel(given.ids, inflight=given.inflight)}
 
     # The store
 
@@ -243,20 +245,34 @@ class Calls:
         return self._mq.queue(name)
 
     async def _entry(self, queue: str, id: str) -> Entry:
-        entry = await (await self._known(queue)).find(id)
+        entry = await (await self._known(queue)).find(check_id(id))
         if entry is None:
             raise MessageUnknown(f"no message {id!r:.140} in {queue}")
         return entry
 
-    async def _chosen(
-        self, source: pabal.aio.Queue, state: State, given: types.Selection
-    ) -> tuple[list[str], str | None]:
-        """Return the ids of a slice of the selection, and where the next slice begins."""
-        if given.ids is not msgspec.UNSET:
-            entries = [await source.find(id) for id in given.ids]
-            return [entry.id for entry in entries if entry is not None and entry.state is state], None
-        found, after = await self._mq.threads(_look, source.blocking, state, given.search, given.after, _SLICE)
-        return [entry.id for entry in found], after
+    async def _chosen(self, source: pabal.aio.Queue, state: State, given: types.Selection) -> Document:
+        """Return the ids of a slice of the selection, where the next slice begins, and the time before which it is."""
+        before = self._clock.now() if given.before is None else given.before.timestamp()
+        bound = iso_stamp(before)
+        if given.ids is msgspec.UNSET:
+            found, after = await self._mq.threads(
+                _look, source.blocking, state, given.search, given.after, _SLICE, before
+            )
+            return {"ids": [entry.id for entry in found], "next": after, "before": bound}
+        if given.search:
+            raise InvalidInput("give ids or search, and not both")
+        check_ids(given.ids)
+        wanted = dict.fromkeys(given.ids)
+        entries = await self._mq.threads(lambda: [source.blocking.find(id) for id in wanted])
+        ids = [entry.id for entry in entries if entry is not None and entry.state is state]
+        return {"ids": ids, "next": None, "before": bound}
+
+
+def _remove(queue: Queue, state: State, ids: list[str]) -> list[str]:
+    """Remove messages; return the ids of those that were removed, which others may have taken meanwhile."""
+    if queue.store.purge(queue.name, state, limit=len(ids), ids=ids) == len(ids):
+        return ids
+    return [id for id in ids if queue.find(id) is None]
 
 
 def _body_of(message: types.NewMessage) -> Any:
@@ -273,8 +289,11 @@ def _options(message: types.NewMessage) -> dict[str, Any]:
     return {name: value for name in fields if (value := getattr(message, name)) is not None}
 
 
-async def _settled(receipts: list[str], settle: Callable[[str], Awaitable[None]]) -> Document:
+async def _settled(queue: str, receipts: list[str], settle: Callable[[str], Awaitable[None]]) -> Document:
     """Settle each receipt; raise one LeaseLost for all that are stale, after the others are settled."""
+    for receipt in receipts:  # before the first is settled
+        if Receipt.parse(receipt).queue != queue:
+            raise InvalidReceipt(f"a receipt of another queue was given to {queue}")
     outcomes = await asyncio.gather(*(settle(receipt) for receipt in receipts), return_exceptions=True)
     lost: list[str] = []
     for outcome in outcomes:
@@ -288,50 +307,64 @@ async def _settled(receipts: list[str], settle: Callable[[str], Awaitable[None]]
     return {"settled": len(receipts)}
 
 
-def _look(queue: Queue, state: State, search: str, after: str, limit: int) -> tuple[list[Entry], str | None]:
-    """Return up to `limit` messages that fit, of a slice of bounded length, and the cursor behind them."""
-    if not search:
-        found = queue.browse(state, after=after, limit=limit)
-        return found, found[-1].cursor if len(found) == limit else None
-    wanted = search.casefold()
-    seen = queue.browse(state, after=after, limit=_SLICE)
-    found = []
-    for entry in seen:
-        if any(wanted in text.casefold() for text in _texts(entry)):
-            found.append(entry)
-            if len(found) == limit:
-                return found, entry.cursor
-    return found, seen[-1].cursor if len(seen) == _SLICE else None
+def _look(
+    queue: Queue, state: State, search: str, after: str, limit: int, before: float | None = None
+) -> tuple[list[Entry], str | None]:
+    """Return up to `limit` messages that fit, of a slice of bounded length and size, and the cursor behind them."""
+    if not after.isprintable():
+        raise InvalidInput("after is the `next` of another answer; found characters that it never has")
+    wanted, found = search.casefold(), []
+    seen = size = 0
+    while seen < _SLICE and size < _READ:
+        page = queue.browse(state, after=after, limit=_PAGE)
+        for entry in page:
+            after, seen = entry.cursor, seen + 1
+            if before is not None and _since(entry) > before:
+                continue
+            text = _body(entry) if wanted else ""
+            size += len(text)
+            if not wanted or any(wanted in each.casefold() for each in (*_texts(entry), text)):
+                found.append(entry)
+                if len(found) == limit:
+                    return found, after
+        if len(page) < _PAGE:
+            return found, None
+    return found, after
+
+
+def _since(entry: Entry) -> float:
+    """Return when a message came or, if it is dead, when it died."""
+    if entry.state is State.DEAD and entry.failure is not None:
+        return entry.failure.at
+    return entry.message.created_at if entry.message is not None else 0.0
 
 
 def _texts(entry: Entry) -> Iterator[str]:
-    """Yield the texts of a message in which a search looks, the short ones first."""
+    """Yield the texts of a message in which a search looks, but for its body."""
     yield entry.id
     if entry.failure is not None:
         yield entry.failure.code
         yield entry.failure.reason
-    message = entry.message
-    if message is None:
-        yield entry.data.decode("utf-8", "replace")
-        return
-    yield from (getattr(message, name) for name in _BY_TEXT)
-    for name, value in message.headers.items():
-        yield f"{name}: {value}"
-    if message.attributes:
-        yield jsontext.encode(message.attributes).decode()
-    yield body_text(message.body)
+    if (message := entry.message) is not None:
+        yield from (getattr(message, name) for name in _BY_TEXT)
+        for name, value in message.headers.items():
+            yield f"{name}: {value}"
+        if message.attributes:
+            yield jsontext.encode(message.attributes).decode()
 
 
-def body_text(body: Any) -> str:
-    """Return a body as text: JSON, or bytes that may be text."""
+def _body(entry: Entry) -> str:
+    """Return the body of a message as text: JSON, or bytes that may be text."""
+    body = entry.data if entry.message is None else entry.message.body
     return body.decode("utf-8", "replace") if isinstance(body, bytes) else jsontext.encode(body).decode()
 
 
 def _stored(entry: Entry, most: int) -> Document:
     document = entry_document(entry)
     body = None if entry.message is None else entry.message.body
-    text = body_text(body) if entry.message is not None else ""
+    text = "" if entry.message is None else _body(entry)
     size = len(body) if isinstance(body, bytes) else len(text.encode())
     if size > most:
-        document["body"] = None
-    return {**document, "body_bytes": size, "body_text": text[:_PREVIEW], "cursor": entry.cursor}
+        document |= {"body": None, "body_encoding": None}
+        text = text[:_PREVIEW]
+    return {**document, "body_bytes": size, "body_text": text, "cursor": entry.cursor}

@@ -44,6 +44,8 @@ class Live:
         self._watchers += 1
         self._wanted.set()
         seen = self._looks
+        if self._latest:
+            yield self._latest
         try:
             while True:
                 async with self._changed:
@@ -66,7 +68,7 @@ class Live:
                 self._looks += 1
                 self._changed.notify_all()
             rest = (time.monotonic() - begun) * _SHARE
-            await asyncio.sleep(max(_EVERY, min(rest, _MINUTE)))
+            await asyncio.sleep(_EVERY if found["fault"] else max(_EVERY, min(rest, _MINUTE)))
             if not self._watchers:
                 self._wanted.clear()
                 with suppress(TimeoutError):
@@ -76,7 +78,9 @@ class Live:
     async def _read(self) -> dict[str, Any]:
         at = iso_stamp(self._clock.now())
         try:
-            queues = [self._with_rates(each) for each in await self._calls.figures()]
+            figures = await self._calls.figures()
+            self._forget_all_but({each["queue"] for each in figures})
+            queues = [self._with_rates(each) for each in figures]
             consumers = (await self._calls.list_consumers())["consumers"]
         except PabalError as exc:
             return {"at": at, "queues": [], "consumers": 0, "fault": f"{exc.code}: {exc}"}
@@ -84,6 +88,10 @@ class Live:
             log.exception("the figures of the dashboard cannot be read")
             return {"at": at, "queues": [], "consumers": 0, "fault": "the log of the gateway says why"}
         return {"at": at, "queues": queues, "consumers": len(consumers), "fault": None}
+
+    def _forget_all_but(self, names: set[str]) -> None:
+        for name in self._samples.keys() - names:
+            del self._samples[name], self._lines[name]
 
     def _with_rates(self, figures: QueueFigures) -> dict[str, Any]:
         """Add messages per second, in and out, of the last seconds, and per minute of the last hour."""
@@ -105,4 +113,4 @@ class Live:
         if not line or line[-1][0] != minute:
             line.append((minute, *counted))
         firsts = [*line, (minute + 1, *counted)]
-        return [[b[1] - a[1], b[2] - a[2]] for a, b in zip(firsts, firsts[1:], strict=False)]
+        return [[max(0, b[1] - a[1]), max(0, b[2] - a[2])] for a, b in zip(firsts, firsts[1:], strict=False)]

@@ -6,9 +6,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from fnmatch import fnmatchcase
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, suppress
 from functools import cache
 from hashlib import sha256
 from importlib import resources
@@ -36,8 +35,11 @@ from pabal.gateway.api.access import Access
 from pabal.gateway.api.calls import CALLS, Call, Calls
 from pabal.gateway.api.live import Live
 from pabal.gateway.api.openapi import openapi
-from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, client_gone, read_body
+from pabal.gateway.api.types import NewMessages
+from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
 from pabal.gateway.signature import Key
+from pabal.names import check_name
+from pabal.queues.replies import SUFFIX as REPLIES
 
 log = logging.getLogger("pabal.gateway")
 
@@ -70,6 +72,7 @@ _STATUS: tuple[tuple[type[PabalError], int], ...] = (
     (StoreFull, 507),
     (StoreError, 503),
 )
+_LARGE = 64 << 10  # bytes
 MOST_BYTES = 72 << 20  # of a request: a message of the largest size
 
 
@@ -103,12 +106,14 @@ class _Asked(NamedTuple):
 class ApiServer:
     """The dashboard at `/`, its files under `/ui/`, its stream at `/events`, and the calls."""
 
-    def __init__(self, mq: pabal.aio.Connection, clock: Clock, access: Access, *, read_only: bool) -> None:
+    def __init__(
+        self, mq: pabal.aio.Connection, clock: Clock, access: Access, waits: Waits, *, read_only: bool
+    ) -> None:
         self._calls = Calls(mq, clock)
         self._live = Live(self._calls, clock)
         self._access = access
         self._read_only = read_only
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waits = waits
 
     def takes(self, scope: Scope) -> bool:
         """Return whether a request is for the dashboard or the interface, and not for SQS."""
@@ -139,6 +144,8 @@ class ApiServer:
         )
         try:
             if asked.path == "/events":
+                if asked.method != "GET":
+                    raise Refused(405, "MethodNotAllowed", "only GET is allowed here", allow="GET")
                 await self._stream(self._allowed(asked, "look", ""), receive, send)
                 return
             answer = await self._answered(asked, receive, scope.get("raw_path", b"").decode("latin-1"))
@@ -149,11 +156,6 @@ class ApiServer:
         pairs = {**answer.headers, "content-length": str(len(answer.body))}
         await _begin(send, answer.status, pairs)
         await send({"type": "http.response.body", "body": b"" if asked.method == "HEAD" else answer.body})
-
-    def dismiss(self) -> None:
-        """End streams and long polls: what a poll would have taken stays in its queue."""
-        for task in self._waiting:
-            task.cancel()
 
     def close(self) -> None:
         self._live.close()
@@ -174,6 +176,9 @@ class ApiServer:
             if asked.path == "/session":
                 return await self._sign(asked, receive)
             return await self._call(asked, receive, raw_path)
+        except QueueUnknown as exc:
+            # The library names other queues, and a key may not be allowed to see them.
+            return _refusal(404, exc.code, str(exc) if self._access.local else "there is no such queue")
         except LeaseLost as exc:
             return _refusal(409, exc.code, str(exc), receipts=list(exc.receipts))
         except PabalError as exc:
@@ -197,7 +202,9 @@ class ApiServer:
                 if self._access.local
                 else "sign in with a key and its secret (HTTP Basic)"
             )
-            raise Refused(401, "NotSignedIn", f"this request has no key: {way}")
+            # A browser would ask with a window of its own; the page has a form.
+            challenge = {} if "sec-fetch-mode" in asked.headers else {"www-authenticate": 'Basic realm="pabal"'}
+            raise Refused(401, "NotSignedIn", f"this request has no key: {way}", **challenge)
         return key
 
     def _allowed(self, asked: _Asked, right: str, queue: str) -> Key:
@@ -207,7 +214,7 @@ class ApiServer:
             raise Refused(403, "ReadOnly", "this gateway only shows: start it without --read-only to change something")
         if right not in key.rights:
             raise Refused(403, "NotAllowed", f"the key {key.access_key} has no right to {right}")
-        if queue and not any(fnmatchcase(queue, pattern) for pattern in key.queues):
+        if queue and not key.may_use(queue):
             raise Refused(403, "NotAllowed", f"the key {key.access_key} may not use the queue {queue:.140}")
         return key
 
@@ -250,43 +257,25 @@ class ApiServer:
             raise InvalidInput(f"{call.method} {call.path} takes no query; found {asked.query:.80}")
         body = await read_body(receive, MOST_BYTES)
         if call.body is not None:
-            arguments.append(_read(body, call.body, asked.headers))
+            if len(body) > _LARGE:  # its reading would hold up all other clients
+                arguments.append(await asyncio.to_thread(_read, body, call.body, asked.headers))
+            else:
+                arguments.append(_read(body, call.body, asked.headers))
+        for other in _other_queues(values.get("queue", ""), arguments):
+            self._allowed(asked, call.right, other)
+        for given in arguments:
+            if isinstance(given, NewMessages) and not self._access.local:
+                _check_senders(given, key)
         act = call.act(self._calls, *values.values(), *arguments)
-        result = await (self._while_there(act, receive) if call.waits else act)
+        result = await (self._waits.while_there(act, receive, _stopping()) if call.waits else act)
         return Answer(200, jsontext.encode(_visible(key, call.path, result)))
-
-    async def _while_there(self, act: Any, receive: Receive) -> Any:
-        """Wait for a call as long as its client is there; a stop of the gateway ends it."""
-        acting = asyncio.ensure_future(act)
-        going = asyncio.ensure_future(client_gone(receive))
-        self._waiting.add(acting)
-        try:
-            await asyncio.wait([acting, going], return_when=asyncio.FIRST_COMPLETED)
-            if not acting.done():
-                raise ClientGone
-            if acting.cancelled():
-                raise Refused(503, "Stopping", "the gateway is being stopped: ask again")
-            return acting.result()
-        finally:
-            self._waiting.discard(acting)
-            acting.cancel()
-            going.cancel()
 
     async def _stream(self, key: Key, receive: Receive, send: Send) -> None:
         """Send the figures of the queues as server-sent events until the client goes."""
         head = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no", **_SAFE}
         await _begin(send, 200, head)
-        sending = asyncio.ensure_future(self._send_events(key, send))
-        going = asyncio.ensure_future(client_gone(receive))
-        self._waiting.add(sending)
-        try:
-            await asyncio.wait([sending, going], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._waiting.discard(sending)
-            sending.cancel()
-            going.cancel()
-        if sending.cancelled() or not sending.done():
-            await asyncio.gather(sending, return_exceptions=True)
+        with suppress(Refused, ClientGone):
+            await self._waits.while_there(self._send_events(key, send), receive, _stopping())
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_events(self, key: Key, send: Send) -> None:
@@ -304,25 +293,42 @@ class _Credentials(msgspec.Struct, forbid_unknown_fields=True):
 
 async def _texts(figures: AsyncGenerator[dict[str, Any], None], key: Key) -> AsyncGenerator[bytes, None]:
     async for found in figures:
-        shown = {**found, "queues": [each for each in found["queues"] if _may_see(key, each["queue"])]}
+        shown = {**found, "queues": [each for each in found["queues"] if key.may_use(each["queue"])]}
         yield b"data: " + jsontext.encode(shown) + b"\n\n"
 
 
 def _visible(key: Key, path: str, result: dict[str, Any]) -> dict[str, Any]:
     """Leave out of a list what belongs to queues that the key may not use."""
     if path == "/consumers":
-        seen = [
-            {**each, "holds": [h for h in each["holds"] if _may_see(key, h["queue"])]} for each in result["consumers"]
-        ]
-        return {"consumers": seen}
+        for each in result["consumers"]:
+            each["holds"] = [held for held in each["holds"] if key.may_use(held["queue"])]
+        result["consumers"] = [each for each in result["consumers"] if each["holds"] or "*" in key.queues]
+        return result
     if path in ("/queues", "/schedules"):
         [(name, rows)] = result.items()
-        return {name: [row for row in rows if _may_see(key, row["queue"])]}
+        return {name: [row for row in rows if key.may_use(row["queue"])]}
     return result
 
 
-def _may_see(key: Key, queue: str) -> bool:
-    return any(fnmatchcase(queue, pattern) for pattern in key.queues)
+def _other_queues(queue: str, arguments: list[Any]) -> Iterator[str]:
+    """Yield the queues that a request makes others write to: those of replies, and of dead letters."""
+    for given in arguments:
+        if isinstance(given, NewMessages):
+            yield from {check_name(each.reply_to) for each in given.messages if each.reply_to} - {f"{queue}{REPLIES}"}
+        elif isinstance(given, dict) and isinstance(dlq := given.get("dlq"), dict) and dlq.get("queue"):
+            yield str(dlq["queue"])
+
+
+def _check_senders(given: NewMessages, key: Key) -> None:
+    """Give each message the name of the key as its sender; refuse another one."""
+    for message in given.messages:
+        if key.name and message.sender not in (None, key.name):
+            raise Refused(403, "NotAllowed", f"the key {key.access_key} sends as {key.name}: leave out sender")
+        message.sender = key.name or message.sender
+
+
+def _stopping() -> Refused:
+    return Refused(503, "Stopping", "the gateway is being stopped: ask again")
 
 
 def _found(method: str, path: str) -> tuple[Call, dict[str, str]]:
@@ -330,12 +336,12 @@ def _found(method: str, path: str) -> tuple[Call, dict[str, str]]:
     allowed = []
     for pattern, call in _patterns():
         if (match := pattern.fullmatch(path)) is not None:
-            if call.method == method:
+            if call.method == ("GET" if method == "HEAD" else method):
                 return call, {name: unquote(value) for name, value in match.groupdict().items()}
             allowed.append(call.method)
     if not allowed:
         raise Refused(404, "NotFound", f"nothing is at {path:.140}; GET /openapi.json describes all calls")
-    raise Refused(405, "MethodNotAllowed", f"{' and '.join(allowed)} are allowed here", allow=", ".join(allowed))
+    raise Refused(405, "MethodNotAllowed", f"only {' and '.join(allowed)} may be used here", allow=", ".join(allowed))
 
 
 @cache
@@ -377,20 +383,18 @@ def _refusal(
 
 
 @cache
-def _read_file(name: str) -> tuple[bytes, str] | None:
+def _files() -> dict[str, tuple[bytes, str]]:
+    """Return the files of the page, by name, each with its tag."""
     folder = resources.files("pabal.gateway") / "web"
-    if name not in {each.name for each in folder.iterdir()}:
-        return None
-    data = (folder / name).read_bytes()
-    return data, f'"{sha256(data).hexdigest()[:20]}"'
+    found = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    return {name: (data, f'"{sha256(data).hexdigest()[:20]}"') for name, data in found.items()}
 
 
 def _file(name: str, headers: Mapping[str, str]) -> Answer:
-    found = _read_file(name)
     kind = _TYPES.get(f".{name.rpartition('.')[2]}")
-    if found is None or kind is None:
+    if kind is None or name not in _files():
         raise Refused(404, "NotFound", f"there is no file {name:.80}")
-    data, tag = found
+    data, tag = _files()[name]
     head = {"content-type": kind, "etag": tag, "cache-control": "no-cache", **_SAFE}
     return Answer(304, b"", head) if headers.get("if-none-match") == tag else Answer(200, data, head)
 

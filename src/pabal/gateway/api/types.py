@@ -186,12 +186,14 @@ class Settled(TypedDict):
 class Selection(_Given):
     """Some messages of one state: those with these ids, or all whose text fits `search`.
 
-    A request acts on a slice; `after` is the `next` of the answer before. With `dry_run` they are only counted.
+    A request acts on a slice; `after` and `before` are the `next` and `before` of the answer before. What came, or
+    died, after the time `before` is left alone; by default it is now. With `dry_run` they are only counted.
     """
 
     ids: Ids | UnsetType = UNSET
     search: str = ""
     after: str = ""
+    before: datetime | None = None
     dry_run: bool = False
 
 
@@ -206,6 +208,13 @@ class Acted(TypedDict):
 
     ids: list[str]
     next: str | None
+    before: str
+
+
+class Cancelled(TypedDict):
+    """The ids of the messages that were cancelled."""
+
+    ids: list[str]
 
 
 class Cancellation(_Given):
@@ -243,9 +252,13 @@ class Queues(TypedDict):
 
 
 class QueueOut(QueueFigures):
-    """A queue with its policy, in the names of policy documents; null, with a `fault`, if nobody can read it."""
+    """A queue with its policy, in the names of policy documents; null, with a `fault`, if nobody can read it.
+
+    `at` is the time of the gateway.
+    """
 
     policy: dict[str, Any] | None
+    at: str
 
 
 class Created(TypedDict):

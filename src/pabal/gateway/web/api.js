@@ -12,13 +12,14 @@ export const session = { rights: [], signedIn: false, readOnly: false };
 const listeners = { signedOut: () => {} };
 export const onSignedOut = (listener) => (listeners.signedOut = listener);
 
+// The body is a value, or a text that is sent as it is.
 async function call(method, path, body) {
   let response;
   try {
     response = await fetch(path, {
       method,
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
       cache: "no-store",
     });
   } catch {
@@ -49,10 +50,11 @@ export async function loadSession() {
 export async function each(path, selection, progress = () => {}) {
   let total = 0;
   let after = "";
+  let before = selection.before; // what comes later is left alone
   do {
-    const found = await post(path, { ...selection, ...(selection.ids ? {} : { after }) });
+    const found = await post(path, { ...selection, ...(before ? { before } : {}), ...(selection.ids ? {} : { after }) });
     total += found.ids.length;
-    after = found.next;
+    ({ next: after, before } = found);
     progress(total);
   } while (after);
   return total;

@@ -6,17 +6,33 @@ import { count, visible } from "./format.js";
 const OPEN_DEPTH = 3;
 const MOST_ITEMS = 200;
 
+// Whether the body is there, and not only its beginning.
+export const isWhole = (message) => message.body !== null || message.body_text === "null";
+
+// A number as it was written, where JavaScript would round it.
+class Exact {
+  constructor(source) {
+    this.source = source;
+  }
+}
+
+function exact(text) {
+  return JSON.parse(text, (name, found, context) =>
+    typeof found === "number" && context?.source && String(found) !== context.source ? new Exact(context.source) : found,
+  );
+}
+
 export function bodyView(message) {
   if (message.created_at === null) {
     if (!message.data) return el("p.soft", {}, "Only the record of this message is kept, not the message itself.");
     return bytesView(atob(message.data));
   }
   if (message.body_encoding === "base64" && message.body !== null) return bytesView(atob(message.body));
-  if (message.body === null && message.body_bytes > 4) {
+  if (!isWhole(message)) {
     return el("div", {}, el("p.soft", {}, `The body has ${count(message.body_bytes)} bytes; this is its beginning.`), text(message.body_text));
   }
   if (typeof message.body === "string") return text(message.body);
-  return el("div.json", {}, value(message.body, 0));
+  return el("div.json", {}, value(message.body_text ? exact(message.body_text) : message.body, 0));
 }
 
 const text = (words) => el("pre.body", {}, visible(words));
@@ -36,6 +52,7 @@ function bytesView(bytes) {
 // A value with its name in front, if it has one. Objects and lists can be folded.
 function value(found, depth, name = null) {
   const label = name === null ? [] : [el("span.name", {}, `"${visible(name)}"`), ": "];
+  if (found instanceof Exact) return el("div", {}, label, el("span.number", {}, found.source));
   if (found === null || typeof found !== "object") {
     const kind = found === null ? "null" : typeof found;
     return el("div", {}, label, el(`span.${kind}`, {}, kind === "string" ? `"${visible(found)}"` : String(found)));

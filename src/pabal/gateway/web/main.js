@@ -17,10 +17,10 @@ let heard = 0;
 function route() {
   if (!session.signedIn) return signIn();
   const [path, query = ""] = location.hash.slice(1).split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.split("/").filter(Boolean).map(decoded);
   const search = new URLSearchParams(query).get("search") ?? "";
   const [section, queue, state = "ready", id] = parts;
-  if (section === "queues" && state === "message") page = new MessagePage(queue, id);
+  if (section === "queues" && state === "message" && id) page = new MessagePage(queue, id);
   else if (section === "queues" && queue) page = new QueuePage(queue, state, search);
   else if (section === "consumers") page = new ConsumersPage();
   else if (section === "schedules") page = new SchedulesPage();
@@ -34,6 +34,21 @@ function route() {
   document.title = [parts.slice(1).join(" "), "Pabal"].filter(Boolean).join(" · ");
   if (latest) page.show(latest);
 }
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+// A browser keeps six connections to one address: a page that nobody sees gives its own back.
+document.addEventListener("visibilitychange", () => {
+  if (!session.signedIn) return;
+  if (document.hidden) stream?.close();
+  else listen();
+});
 
 function listen() {
   stream?.close();

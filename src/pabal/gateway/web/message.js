@@ -1,7 +1,7 @@
 // One message: all fields, why it failed, its body, and what can be done with it.
 
 import { get, may, post, queuePath } from "./api.js";
-import { bodyView } from "./body.js";
+import { bodyView, isWhole } from "./body.js";
 import { dialog, el, fill, toast } from "./dom.js";
 import { ago, size, visible } from "./format.js";
 import { askSend } from "./send.js";
@@ -43,7 +43,7 @@ export class MessagePage {
     const fields = FIELDS.filter((name) => message[name] !== null && message[name] !== "" && !(name === "version" && message[name] === 1));
     const rows = fields.map((name) => [name, /_at$/.test(name) ? `${message[name]} (${ago(message[name])})` : visible(String(message[name]))]);
     for (const [name, value] of Object.entries(message.headers ?? {})) rows.push([`header ${visible(name)}`, visible(value)]);
-    const attributes = Object.keys(message.attributes ?? {}).length ? el("div", {}, el("h2", {}, "Attributes"), bodyView({ created_at: "", body: message.attributes, body_bytes: 0 })) : null;
+    const attributes = Object.keys(message.attributes ?? {}).length ? el("div", {}, el("h2", {}, "Attributes"), bodyView({ created_at: "", body: message.attributes })) : null;
     fill(
       this.element,
       el("div.row.head", {}, this.head()),
@@ -65,7 +65,7 @@ export class MessagePage {
     if (may("manage") && message.state === "dead") {
       buttons.push(act("Send it again (redrive)", ".primary", () => this.changed("redrive", selection, "It is ready again.")));
     }
-    if (may("send") && message.created_at !== null) {
+    if (may("send") && message.created_at !== null && isWhole(message)) {
       buttons.push(act("Edit a copy and send it", "", async () => (await askSend(this.queue, message)) && this.load()));
     }
     if (may("manage") && ["ready", "delayed"].includes(message.state)) {

@@ -30,7 +30,9 @@ function write(document, path, value) {
 export async function askPolicy(queue) {
   let document;
   try {
-    document = (await get(queuePath(queue))).policy ?? {};
+    const now = await get(queuePath(queue));
+    if (!now.policy) return toast(`The policy cannot be read: ${now.fault}`, "bad");
+    document = now.policy;
   } catch (error) {
     return toast(error.message, "bad");
   }
@@ -52,6 +54,7 @@ export async function askPolicy(queue) {
     if (!answer) return;
     const changed = structuredClone(document);
     for (const [path, [input, kind]] of inputs) {
+      if (!kind && path !== "dlq.queue" && input.value === "") continue; // a field that was cleared stays as it was
       write(changed, path, kind === "switch" ? input.checked : kind || path === "dlq.queue" ? input.value : Number(input.value));
     }
     try {

@@ -170,22 +170,25 @@ export class QueuePage {
     );
   }
 
-  // Count what an act would change, now: the figures on the page may be a second old, or missing.
+  // Count what an act would change, now: the figures on the page may be a second old. The act takes nothing that comes
+  // after the count.
   async counted(verb, state) {
-    if (!this.search) return (await get(queuePath(this.queue)))[state];
-    const selection = { search: this.search, dry_run: true, ...(verb === "remove" ? { state } : {}) };
-    return each(queuePath(this.queue, verb), selection);
+    const now = await get(queuePath(this.queue));
+    const selection = { search: this.search, before: now.at };
+    if (!this.search) return [selection, now[state]];
+    const counting = { ...selection, dry_run: true, ...(verb === "remove" ? { state } : {}) };
+    return [selection, await each(queuePath(this.queue, verb), counting)];
   }
 
   async redriveAll() {
     await this.tried(async () => {
-      const total = await this.counted("redrive", "dead");
+      const [selection, total] = await this.counted("redrive", "dead");
       const which = this.search ? `the ${count(total)} dead messages that fit "${this.search}"` : `all ${count(total)} dead messages`;
       const answer = await dialog("Redrive", [el("p", {}, `Make ${which} of ${this.queue} ready again? Their attempts are counted from zero.`)], [
         { label: "Cancel", value: "" },
         { label: `Redrive ${count(total)}`, value: "yes", kind: "primary" },
       ]);
-      if (answer) await this.redrive({ search: this.search }, total);
+      if (answer) await this.redrive(selection, total);
     });
   }
 
@@ -199,7 +202,7 @@ export class QueuePage {
 
   async removeAll() {
     await this.tried(async () => {
-      await this.askRemove({ search: this.search }, await this.counted("remove", this.state));
+      await this.askRemove(...(await this.counted("remove", this.state)));
     });
   }
 

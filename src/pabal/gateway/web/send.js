@@ -11,6 +11,7 @@ const TEXTS = [
   ["target", "Target", "the one consumer that may take it"],
   ["thread_id", "Thread", "what it belongs to"],
 ];
+const KEPT = ["version", "reply_to", "trace_id"]; // of another message, beside what the form has
 const NUMBERS = [
   ["priority", "Priority", "-100 to 100, larger first"],
   ["delay", "Delay, seconds", "before it can be taken"],
@@ -18,8 +19,8 @@ const NUMBERS = [
 ];
 
 export async function askSend(queue, from = null) {
-  const whole = from && (from.body !== null || from.body_text === "null");
-  const start = from ? (whole ? (typeof from.body === "string" && from.body_encoding ? from.body : JSON.stringify(from.body, null, 2)) : from.body_text) : "{\n  \n}";
+  // The text of a body is kept as it is: numbers of 64 bits would be rounded on the way through JavaScript.
+  const start = from ? (from.body_encoding ? from.body : from.body_text) : "{\n  \n}";
   const body = el("textarea", { rows: 9, spellcheck: "false" });
   body.value = start ?? "";
   const headers = el("textarea", { rows: 2, spellcheck: "false", placeholder: "name: value" });
@@ -40,15 +41,19 @@ export async function askSend(queue, from = null) {
     ]);
     if (!answer) return false;
     try {
-      const message = { body: from?.body_encoding ? body.value : JSON.parse(body.value) };
-      if (from?.body_encoding) message.body_encoding = from.body_encoding;
+      if (!from?.body_encoding) JSON.parse(body.value);
+      const message = from?.body_encoding ? { body_encoding: from.body_encoding } : {};
+      for (const name of KEPT) if (from?.[name]) message[name] = from[name];
       for (const [name, [input, type]] of inputs) {
         if (input.value !== "") message[name] = type === "number" ? Number(input.value) : input.value;
       }
       const lines = headers.value.split("\n").filter((line) => line.trim());
       if (lines.length) message.headers = Object.fromEntries(lines.map((line) => line.split(/:\s*(.*)/s).slice(0, 2)));
       if (from && Object.keys(from.attributes ?? {}).length) message.attributes = from.attributes;
-      const [sent] = (await post(queuePath(queue, "messages"), { messages: [message] })).messages;
+      const text = from?.body_encoding ? JSON.stringify(body.value) : body.value;
+      const fields = JSON.stringify(message).slice(1);
+      const request = `{"messages":[{"body":${text}${fields === "}" ? "" : ","}${fields}]}`;
+      const [sent] = (await post(queuePath(queue, "messages"), request)).messages;
       if (sent.dead) toast(`${sent.id} is a dead letter: its body does not fit the schema of ${queue}`, "bad");
       else toast(sent.duplicate ? `Not stored: ${sent.id} has the same key or id` : `Sent as ${sent.id}`);
       return true;

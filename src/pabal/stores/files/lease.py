@@ -33,13 +33,15 @@ def lease(
     successive: bool = False,
 ) -> list[Lease]:
     """Lease the first messages; see the contract. `tag` is that of the consumer."""
-    if token and (leases := _leases_of(root, queue, token)):
-        return leases
+    repeats = token != ""
     token, target = token or lease_token(tag), digest(consumer) if consumer else ""
-    leases = []
+    leases: list[Lease] = []
+    held: list[LeasedFile] = []
     seen: set[str] = set()  # foreign files that were looked at and stay: their writers are still busy
     while len(leases) < limit:
         with queue:
+            if repeats and not leases and (held := _held_under(root, queue, token)):
+                break
             index = queue.index or index_of(root, queue)
             index.refresh()
             fresh = index.foreign.keys() - seen
@@ -52,7 +54,7 @@ def lease(
         leases += _read_all(root, queue, taken, token)
         if not taken and not index.foreign.keys() - seen:
             break
-    return leases
+    return _leases_again(root, queue, held, token) if held else leases
 
 
 def _take(
@@ -128,16 +130,20 @@ def _read_all(root: Root, queue: QueueDirectory, taken: Sequence[LeasedFile], to
     return leases
 
 
-def _leases_of(root: Root, queue: QueueDirectory, token: str) -> list[Lease]:
-    """Return the leases that a token holds already."""
+def _held_under(root: Root, queue: QueueDirectory, token: str) -> list[LeasedFile]:
+    """Return the files that a token holds already."""
     short, rows = short_token(token), slots_in(root, queue, State.INFLIGHT)
-    held = [LeasedFile(name, slot, slot.attempt) for name, slot in rows if slot.token == short]
+    return [LeasedFile(name, slot, slot.attempt) for name, slot in rows if slot.token == short]
+
+
+def _leases_again(root: Root, queue: QueueDirectory, held: list[LeasedFile], token: str) -> list[Lease]:
+    """Return the leases of files that their holder asks for again, in order."""
     if root.names.native:
         held = by_group(held, lambda each: each.name, lambda each: each.slot.group, lambda each: each.slot.stamp)
         return _read_all(root, queue, held, token)
     return by_group(
         _read_all(root, queue, held, token),
-        lambda lease: lease.receipt.id,
+        lambda lease: (-lease.message.priority, lease.due_at, lease.receipt.id),
         lambda lease: lease.message.group,
         lambda lease: (lease.message.created_at, lease.receipt.id),
     )

@@ -290,6 +290,8 @@ declare
   places tid[];
 begin
   if again then
+    -- Two calls at the same time with one token: the second waits, and finds what the first one took.
+    perform pg_advisory_xact_lock(hashtextextended(under, number));
     return query select m.id, m.attempt, m.due_at, m.failure, m.crc, m.document, m.rank, true, m.expires_at, m.grp, m.seq
       from pabal.messages as m where m.queue_id = number and m.state = 2 and m.token = under;
     if found then
