@@ -269,3 +269,62 @@ def test_a_clock_that_was_ahead_for_a_while_silences_no_schedule(mq: Connection,
     assert len(take(mq)) == 1
     clock.step_wall(-365 * 86400)
     assert mq.schedule("hourly", every=3600, queue="reports", body=1).next == first + 4 * 3600
+
+
+def test_a_clock_that_was_ahead_for_less_than_an_hour_silences_no_interval(mq: Connection, clock: ManualClock) -> None:
+    mq.schedule("often", every=10, queue="reports")
+    clock.step_wall(3500)
+    assert len(take(mq)) == 1
+    clock.step_wall(-3500)
+    pass_time(mq, clock, 70, step=10)
+    first = clock.now() // 10 * 10 + 10
+    assert pass_time(mq, clock, 60, step=10) == [occurrence_id("often", first + n * 10) for n in range(6)]
+
+
+def test_no_cron_line_is_set_back_in_the_hour_that_comes_twice(clock: ManualClock) -> None:
+    clock.step_wall(at("2026-10-24T23:50:00") - clock.now())
+    with pabal.connect("memory:", clock=clock) as mq:
+        mq.schedule("night", cron="30 2 * * *", queue="reports", timezone="Europe/Berlin")
+        assert pass_time(mq, clock, 3 * 3600, step=60) == ["night.20261025T003000Z"]
+        assert [each.set_back for each in mq.schedules()] == [0]
+
+
+@pytest.mark.parametrize("step", ["publish", "cancel"])
+@pytest.mark.parametrize(
+    ("meanwhile", "left"),
+    [
+        ("remove", []),
+        ("change", [("other", 0)]),
+        ("remove and change", [("other", 0)]),
+        ("remove and add", [("first", 0)]),
+        ("set back", [("first", 1)]),
+        ("add", [("first", 1)]),
+    ],
+)
+def test_what_others_do_to_a_schedule_while_it_is_set_back_counts(
+    mq: Connection, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, step: str, meanwhile: str, left: list[Any]
+) -> None:
+    here, there = (schedules_of(mq.store, clock) for _ in range(2))
+    first, other = (make_schedule("s", queue="reports", every=3600, body=body) for body in ("first", "other"))
+    clock.step_wall(86400)
+    here.add(first)
+    clock.step_wall(-86400)
+    usual = getattr(mq.store, step)
+
+    def before(*args: Any, **more: Any) -> Any:
+        monkeypatch.setattr(mq.store, step, usual)
+        if "remove" in meanwhile:
+            assert there.remove("s")
+        if meanwhile == "set back":
+            there.tend()
+        elif meanwhile != "remove":
+            there.add(other if "change" in meanwhile else first)
+        return usual(*args, **more)
+
+    monkeypatch.setattr(mq.store, step, before)
+    here.tend()
+    assert getattr(mq.store, step) == usual
+    found = mq.schedules()
+    assert [(each.body, each.set_back) for each in found] == left
+    assert all(each.next <= clock.now() + 3600 for each in found)
+    assert len(mq.queue(QUEUE).browse(State.DELAYED)) == len(left)

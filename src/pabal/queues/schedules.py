@@ -50,9 +50,9 @@ _LOOK_EVERY = 10.0  # seconds: a schedule that is ready because its consumer gav
 _REST = 10.0  # seconds after a failure
 _AT_ONCE = 100
 _SHORTEST = 1.0  # seconds between two occurrences
-_AHEAD = (
-    3600.0  # seconds: a schedule that waits longer than this for an occurrence too late was moved on by a wrong clock
-)
+# Seconds: a schedule that waits for an occurrence later than the first one after so long was moved on by a wrong clock.
+# Not less for a cron line: in the hour that comes twice, its next time depends on which of the two hours it is.
+_AHEAD_CRON, _AHEAD_EVERY = 3600.0, LATE
 _CHECK_EVERY = 60.0  # seconds between two looks for such schedules
 _TICK = 0.001  # seconds: a change counts as added so much later than what it replaces, at least
 _LONGEST_NAME = 80
@@ -177,7 +177,10 @@ class Schedules:
                 break
         assert kept is not None
         self._cancel_older(kept)
-        return self._in_time(kept)
+        for id, each in self._found(schedule.name).items():
+            if _order(each) == _order(kept):
+                return self._in_time(id, each)
+        return kept
 
     def all(self) -> list[Schedule]:
         """Return all schedules by name."""
@@ -185,22 +188,29 @@ class Schedules:
         return [found[name] for name in sorted(found)]
 
     def _cancel_older(self, kept: Schedule) -> None:
-        while older := [id for id, each in self._found(kept.name).items() if _order(each) < _order(kept)]:
+        """Cancel what another schedule had of this name; what was set back is cancelled by the process that did it."""
+        while older := [id for id, each in self._found(kept.name).items() if _order(each)[:2] < _order(kept)[:2]]:
             self._cancel(older)  # again: a consumer may just have moved one on
 
-    def _in_time(self, schedule: Schedule) -> Schedule:
+    def _in_time(self, id: str, schedule: Schedule) -> Schedule:
         """Set a schedule back that was moved on far too late while a clock was ahead; return it as it is then."""
         now = self._queue.store.now()
-        latest, following = schedule.after(now + _AHEAD), schedule.after(now)
+        latest = schedule.after(now + (_AHEAD_CRON if schedule.cron else _AHEAD_EVERY))
+        following = schedule.after(now)
         if latest is None or following is None or schedule.next <= latest:
             return schedule
-        facts = {"name": schedule.name, "at": iso_stamp(schedule.next)}
-        log.warning("schedule %(name)s waited until %(at)s because a clock had been ahead: it is set back", facts)
-        # As a change: the unique key of those that were set back as often lets one of several processes do it.
-        made = replace(schedule, next=following, added=schedule.added + _TICK, set_back=schedule.set_back + 1)
-        self._queue.store.publish([self._draft(made, now)])
-        self._cancel_older(made)
-        return made
+        made = replace(schedule, next=following, set_back=schedule.set_back + 1)
+        [answer] = self._queue.store.publish([self._draft(made, now)])
+        if answer.duplicate:  # by its unique key: another process sets it back
+            return made
+        if self._queue.cancel([id], inflight=True):
+            facts = {"name": schedule.name, "at": iso_stamp(schedule.next)}
+            log.warning("schedule %(name)s waited until %(at)s because a clock had been ahead: it is set back", facts)
+            return made
+        # Since it was read, it was removed, changed or moved on: that counts.
+        while again := [key for key, each in self._found(made.name).items() if _order(each) == _order(made)]:
+            self._cancel(again)
+        return schedule
 
     def _last_added(self, name: str) -> Schedule | None:
         return next(reversed(self._found(name).values()), None)
@@ -230,8 +240,8 @@ class Schedules:
         due = self._queue.store.next_due(QUEUE)
         if due is not None and not 0 <= now - self._checked < _CHECK_EVERY:
             self._checked = now
-            for each in self.all():
-                self._in_time(each)
+            for id, each in {each.name: (id, each) for id, each in self._found().items()}.values():
+                self._in_time(id, each)
         if (due is None or due > 0) and 0 <= now - self._looked < _LOOK_EVERY:
             return 0
         self._looked = now
@@ -337,9 +347,9 @@ def _same(found: Schedule | None, schedule: Schedule) -> bool:
     return found is not None and _terms(found) == _terms(schedule)
 
 
-def _order(schedule: Schedule) -> tuple[float, bytes]:
+def _order(schedule: Schedule) -> tuple[float, bytes, int]:
     """Return the place of a schedule among those of its name, which stays the same when it is moved on."""
-    return schedule.added, _terms(schedule)
+    return schedule.added, _terms(schedule), schedule.set_back
 
 
 _tended: WeakKeyDictionary[Store, float] = WeakKeyDictionary()  # when this process looked last, on the boot clock
