@@ -1,5 +1,6 @@
 """What damage to a SQLite store costs: the message or queue that was hit, never its neighbours. Every call ends."""
 
+import errno
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from pabal.errors import InvalidPolicy, StoreFailed
 from pabal.queues.queue import Queue
+from pabal.sql import repair
 from pabal.sql.connection import connect
 from pabal.store import Finding, Outcome, State
 from pabal.stores.sqlite import SqliteStore, lease
@@ -385,6 +387,80 @@ def test_a_file_whose_schema_is_destroyed_is_repaired_in_place(opened: Callable[
             [kept] = path.parent.glob("pabal.db.damaged-*")
             assert kept.read_bytes()[(page - 1) * PAGE : page * PAGE] == bad
             kept.unlink()
+
+
+NOTES = ("create table notes (text)", "insert into notes values ('keep me')")  # of another program
+
+
+def notes(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[0] for row in connection.execute("select text from notes")]
+
+
+@pytest.mark.parametrize("index", ["messages_group_inflight", "messages_id"])
+def test_a_missing_index_is_made_in_place_and_the_tables_of_others_stay(
+    index: str, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    damage(path, *NOTES, f"drop index {index}")
+    assert problems(opened().check(repair=False)) == [f"the index {index} is missing"]
+    [finding] = opened().check(repair=True)
+    assert finding.repaired and finding.remedy == "its indexes were built again"
+    assert opened().check(repair=False) == [] and not [*path.parent.glob("*damaged*")]
+    assert bodies(opened().lease("jobs", 5, 60.0)) == [0, 1, 2]
+    assert notes(path) == ["keep me"]
+
+
+@pytest.mark.parametrize(
+    "how", ["drop table orphaned_files", "delete from sqlite_schema where name = 'orphaned_files'"]
+)
+def test_a_missing_table_costs_no_table_of_others(how: str, opened: Callable[[], SqliteStore], path: Path) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    damage(path, *NOTES, "pragma writable_schema = on", how)
+    assert "the table orphaned_files is missing" in problems(opened().check(repair=False))
+    findings = opened().check(repair=True)
+    assert findings and all(finding.repaired for finding in findings)
+    assert opened().check(repair=False) == []
+    assert bodies(opened().lease("jobs", 5, 60.0)) == [0, 1, 2]
+    assert notes(path) == ["keep me"]
+
+
+def test_an_index_whose_name_and_text_are_damaged_is_told_from_a_table_of_others(
+    opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    rename = "update sqlite_schema set name = 'messages_reapy', sql = replace(sql, 'messages_ready', 'messages_reapy')"
+    damage(path, *NOTES, "pragma writable_schema = on", f"{rename} where name = 'messages_ready'")
+    assert problems(opened().check(repair=False)) == ["the definition of index messages_ready in the schema is damaged"]
+    findings = opened().check(repair=True)
+    assert findings and all(finding.repaired for finding in findings)
+    assert opened().check(repair=False) == []
+    assert bodies(opened().lease("jobs", 5, 60.0)) == [0, 1, 2]
+    assert notes(path) == ["keep me"]
+
+
+def test_the_copy_of_a_damaged_file_stays_if_its_header_was_overwritten(
+    opened: Callable[[], SqliteStore], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    path.write_bytes(bad := b"\xff" * PAGE + path.read_bytes()[PAGE:])
+
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "sync", fail)
+        findings = opened().check(repair=True)
+    [kept] = path.parent.glob("*.damaged-*")
+    assert kept.read_bytes() == bad != path.read_bytes()
+    assert findings and not any(finding.repaired for finding in findings) and str(kept) in findings[0].remedy
+    findings = opened().check(repair=True)
+    assert all(finding.repaired or finding.ordinary for finding in findings)
+    assert sorted(bodies(opened().lease("jobs", 5, 60.0))) == [0, 1, 2]
 
 
 def test_a_repair_that_would_lose_topics_is_refused(

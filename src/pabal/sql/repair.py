@@ -102,10 +102,31 @@ def _damaged_objects(connection: Connection, schema: Sequence[Object]) -> dict[i
                 damaged[number] = wanted
                 missing.remove(wanted)
                 break
-    left = others.keys() - damaged.keys()
-    if len(missing) == len(left) == 1:
-        damaged[left.pop()] = missing[0]
+    for wanted in missing:
+        alike = [number for number, each in others.items() if number not in damaged and _may_be(each, wanted)]
+        if len(alike) == 1:
+            damaged[alike[0]] = wanted
     return damaged
+
+
+def _may_be(each: Object, wanted: Object) -> bool:
+    """Return whether an object may be this one with damaged texts, and not that of another program."""
+    return _lengths(each) == _lengths(wanted) and (each.kind == wanted.kind or each.kind not in _KINDS)
+
+
+def _missing_objects(connection: Connection, schema: Sequence[Object]) -> list[Object]:
+    """Return the tables and indexes that are not there, not even damaged, beside tables that are."""
+    there = [*_objects(connection).values(), *_damaged_objects(connection, schema).values()]
+    tables = {each.name for each in there if each.kind == b"table"}
+    if not tables & {each.name for each in schema if each.kind == b"table" and each.name != b"meta"}:
+        return []  # the tables of another program, or of the original system
+    return [
+        each
+        for each in schema
+        if each not in there
+        and each.statement is not None
+        and (each.kind == b"table" or each.kind == b"index" and each.table in tables)
+    ]
 
 
 def is_misdescribed(connection: Connection, schema: Sequence[Object]) -> bool:
@@ -136,11 +157,16 @@ def _problems(connection: Connection, schema: Sequence[Object]) -> list[str]:
         damaged = [each for each in _damaged_objects(connection, schema).values() if each.kind != b"view"]
         return [
             *_page_problems(connection),
-            *(f"the {each.kind.decode()} {each.name.decode()} is described with a damaged text" for each in damaged),
+            *(f"the definition of {_called(each)} in the schema is damaged" for each in damaged),
+            *(f"the {_called(each)} is missing" for each in _missing_objects(connection, schema)),
             *(str(row[0]) for row in found if row[0] != "ok"),
         ]
     except (apsw.Error, UnicodeDecodeError) as exc:
         return [str(exc)]
+
+
+def _called(each: Object) -> str:
+    return f"{each.kind.decode()} {each.name.decode()}"
 
 
 def _page_problems(connection: Connection) -> Iterator[str]:
@@ -230,7 +256,7 @@ def _connect_despite(path: Path, busy: float) -> Connection:
 
 
 def _rebuild_indexes(path: Path, busy: float, schema: Sequence[Object], mend: Mend) -> bool:
-    """Build all indexes from the rows and mend these; return whether the file is sound afterwards.
+    """Build all indexes from the rows, also missing ones, and mend the rows; return whether the file is sound then.
 
     Nothing is done if rows cannot be reached: the file would be sound without them. Nor if the list of free pages is
     damaged: an index would be written over pages that are in use.
@@ -244,6 +270,9 @@ def _rebuild_indexes(path: Path, busy: float, schema: Sequence[Object], mend: Me
             return False
         connection.execute("begin immediate").fetchall()
         connection.execute("reindex").fetchall()
+        for each in _missing_objects(connection, schema):
+            if each.kind == b"index" and each.statement is not None:
+                connection.execute(each.statement.decode()).fetchall()
         connection.execute("commit").fetchall()
         if _problems(connection, schema):
             return False
@@ -290,6 +319,7 @@ def salvage(
     fresh = copy.with_name(f"{copy.name}.new")
     connection, whole = _connect_somehow(path, busy)
     pages = PageFile(copy)
+    untouched = kept is None
     try:
         if pages.free is None and connection is not None:
             pages.free = _free_pages(connection)
@@ -299,11 +329,12 @@ def salvage(
         lost, rescued, found = _Copy(connection, whole, fresh, schema, mend, lambda new: adds(new, pages)).run()
         if not (whole or found):
             raise StoreFailed(f"{path} was not changed: its schema cannot be read, and nothing was found in its pages")
+        untouched = False
         if connection is None:
-            connection = _connect_to_overwrite(path, busy)
+            connection = _connect_to_overwrite(path, busy, copy)
         _write_over(connection, fresh)
     except StoreFailed:
-        if kept is None:  # nothing was changed
+        if untouched:
             _remove(copy)
         raise
     finally:
@@ -330,9 +361,9 @@ def _connect_somehow(path: Path, busy: float) -> tuple[Connection | None, bool]:
     return None, False
 
 
-def _connect_to_overwrite(path: Path, busy: float) -> Connection:
-    """Open a file that SQLite does not take for a database. Call it when a copy of it is kept."""
-    with translated(f"repairing {path}"), open(path, "r+b") as file:
+def _connect_to_overwrite(path: Path, busy: float, copy: Path) -> Connection:
+    """Open a file that SQLite does not take for a database, and of which there is a copy."""
+    with translated(f"repairing {path}, of which {copy} is a copy"), open(path, "r+b") as file:
         file.write(_HEADER + bytes(1))
         sync(file.fileno())
     connection = apsw.Connection(os.fspath(path))
@@ -475,8 +506,7 @@ class _Copy:
             self._copy_rows(table, ids)
             if len(ids) < many:
                 return None
-            ordered = sorted(ids, reverse=select == table.backwards)
-            if ids != ordered or ids[0] == at:
+            if [at, *ids] != sorted({at, *ids}, reverse=select == table.backwards):
                 return at  # it would not end
             at, many = ids[-1], _SLICE
         return at
