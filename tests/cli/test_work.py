@@ -6,12 +6,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import pabal
 from pabal import State
+from pabal.cli.work import Replacement
+from pabal.runtime.supervisor import Supervisor
+from pabal.runtime.wake import FdWatch
+from pabal.testing import ManualClock
 from tests.cli.command import COMMAND, Pabal, children, working
 from tests.waiting import until
 
@@ -21,6 +28,9 @@ import asyncio, os, time, msgspec, pabal
 
 class Job(msgspec.Struct):
     n: int
+
+if os.path.exists("at-import"):
+    exec(open("at-import").read())
 
 app = pabal.App("{url}")
 notes = os.open(f"notes-{{os.getpid()}}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -61,6 +71,18 @@ def replaced(process: subprocess.Popen[bytes], old: set[int]) -> set[int]:
     return found
 
 
+def change(place: Path, source: str) -> None:
+    """Change the module in one step, so that `--reload` sees one change."""
+    (place / "changed").write_text(source)
+    (place / "changed").rename(place / "jobs.py")
+
+
+def at_import(place: Path, source: str) -> None:
+    """Run this whenever the module is imported from now on; nothing if it is empty."""
+    (place / "changed").write_text(source)
+    (place / "changed").rename(place / "at-import")
+
+
 def notes(place: Path) -> Counter[str]:
     return Counter(line for path in place.glob("notes-*") for line in path.read_text().splitlines())
 
@@ -99,9 +121,8 @@ def test_sighup_and_a_changed_file_replace_the_processes(place: Path) -> None:
         first = replaced(process, set())
         process.send_signal(signal.SIGHUP)
         second = replaced(process, first)
-        (place / "jobs.py").write_text(
-            (place / "jobs.py").read_text() + '\n@app.on("new")\ndef new(delivery):\n    note("new")\n'
-        )
+        source = (place / "jobs.py").read_text()
+        change(place, source + '\n@app.on("new")\ndef new(delivery):\n    note("new")\n')
         replaced(process, second)
         with connect(place) as mq:
             mq.queue("new").publish(1)
@@ -117,16 +138,128 @@ def test_a_mistake_in_the_module_replaces_nothing(place: Path) -> None:
     with working(place, "--processes", "2", "--reload") as process:
         first = replaced(process, set())
         until(lambda: all((place / f"notes-{pid}").exists() for pid in first))  # they have loaded it
-        (place / "jobs.py").write_text(f"{source}\ndef broken(:\n")
-        until(lambda: "stay as they are: SyntaxError" in log_of(place))
+        change(place, f"{source}\ndef broken(:\n")
+        until(lambda: "running processes go on: SyntaxError" in log_of(place))
         process.send_signal(signal.SIGHUP)
-        until(lambda: log_of(place).count("stay as they are: SyntaxError") == 2)
+        until(lambda: log_of(place).count("running processes go on: SyntaxError") == 2)
         assert set(children(process)) == first
         with connect(place) as mq:
             mq.queue("jobs").publish(7)
         until(lambda: notes(place)["7"] == 1)
-        (place / "jobs.py").write_text(source)
+        change(place, source)
         replaced(process, first)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import sys; sys.exit(1)", "it ended with 1"),
+        ("os._exit(3)", "it ended with 3"),
+        ("os.kill(os.getpid(), 9)", "it ended with -9"),
+        ("import sys; sys.exit('no licence')", "no licence"),
+    ],
+)
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_module_that_ends_its_process_replaces_nothing(place: Path, source: str, reason: str) -> None:
+    with working(place, "--processes", "2") as process:
+        first = replaced(process, set())
+        until(lambda: all((place / f"notes-{pid}").exists() for pid in first))  # they have loaded it
+        at_import(place, source)
+        process.send_signal(signal.SIGHUP)
+        said = f"the application could not be loaded, and the running processes go on: {reason}"
+        until(lambda: said in log_of(place) or "replacing" in log_of(place))
+        assert "replacing" not in log_of(place) and set(children(process)) == first
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_while_the_module_is_loaded_the_processes_are_kept_and_a_stop_is_obeyed(place: Path) -> None:
+    with working(place, "--processes", "2") as process:
+        first = replaced(process, set())
+        until(lambda: all((place / f"notes-{pid}").exists() for pid in first))
+        at_import(place, "open(f'hangs-{os.getpid()}', 'w').close(); time.sleep(3600)")
+        process.send_signal(signal.SIGHUP)
+        [hanging] = until(lambda: list(place.glob("hangs-*")))
+        at_import(place, "")
+        os.kill(first.pop(), signal.SIGKILL)
+        until(lambda: len(list(place.glob("notes-*"))) == 3)  # the third one has loaded it
+        pid = int(hanging.name.removeprefix("hangs-"))
+        assert pid in children(process) and first <= set(children(process))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0 and not Path(f"/proc/{pid}").exists()
+    assert "replacing" not in log_of(place) and "could not be loaded" not in log_of(place)
+
+
+class Restarts(Supervisor):
+    """Notes what is to be restarted."""
+
+    def __init__(self, clock: ManualClock, watch: FdWatch) -> None:
+        super().__init__({}, clock=clock, watch=watch)
+        self.restarted: list[str] = []
+
+    def restart(self, name: str, grace: float = 0.0) -> None:
+        self.restarted.append(name)
+
+
+class Replacing(NamedTuple):
+    task: Replacement
+    supervisor: Restarts
+    clock: ManualClock
+    watch: FdWatch
+
+    def finish(self) -> None:
+        """Run the task until it has nothing to do."""
+        while (due := self.task.next_due()) is not None:
+            self.watch.wait(due)
+            self.task.step()
+
+
+@pytest.fixture
+def replacing(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replacing]:
+    monkeypatch.chdir(place)
+    clock = ManualClock()
+    with closing(FdWatch()) as watch:
+        supervisor = Restarts(clock, watch)
+        task = Replacement(supervisor, "jobs:app", ["a", "b"], 1.0, clock=clock, watch=watch)
+        try:
+            yield Replacing(task, supervisor, clock, watch)
+        finally:
+            task.end()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_module_that_takes_too_long_replaces_nothing(
+    place: Path, replacing: Replacing, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_import(place, "open('hangs', 'w').close(); time.sleep(3600)")
+    replacing.task.begin()
+    replacing.task.step()
+    until((place / "hangs").exists)
+    replacing.task.step()
+    assert replacing.task.next_due() == 60.0
+    replacing.clock.advance(60)
+    replacing.finish()
+    assert "go on: it took longer than 60 s" in caplog.text and replacing.supervisor.restarted == []
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_what_was_changed_while_the_module_was_loaded_is_loaded_again(
+    place: Path, replacing: Replacing, caplog: pytest.LogCaptureFixture
+) -> None:
+    replacing.task.begin()
+    replacing.finish()
+    assert replacing.supervisor.restarted == ["a", "b"]
+    replacing.task.begin()
+    replacing.task.step()
+    replacing.task.begin()  # each time that it was loaded, one is replaced, although it is asked again
+    replacing.finish()
+    assert replacing.supervisor.restarted[2:] == ["a", "b", "a"] and len(list(place.glob("notes-*"))) == 3
+    replacing.task.begin()
+    replacing.task.step()
+    until(lambda: len(list(place.glob("notes-*"))) == 4)  # the module is as it was
+    at_import(place, "os._exit(3)")
+    replacing.task.begin()
+    replacing.finish()
+    assert replacing.supervisor.restarted[5:] == ["a"] and "go on: it ended with 3" in caplog.text
 
 
 def test_a_storm_of_sighup_replaces_all_and_ends(place: Path) -> None:

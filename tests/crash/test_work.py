@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,8 @@ def check_storm(url: str, place: Path, seed: int) -> None:
                     elif step == "reload":
                         os.utime(place / "jobs.py")
                     elif step == "kill" and (pids := children(process)):
-                        os.kill(chance.choice(pids), signal.SIGKILL)
+                        with suppress(ProcessLookupError):  # it was just replaced
+                            os.kill(chance.choice(pids), signal.SIGKILL)
                     if not waiting(queue):
                         break
             did["parent killed"] += 1

@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -19,11 +21,11 @@ from pabal.app import App
 from pabal.cli.session import command
 from pabal.cli.text import redraw_line
 from pabal.cli.values import lasting
-from pabal.clock import SystemClock
+from pabal.clock import Clock, SystemClock
 from pabal.connect import Connection, connect
 from pabal.errors import InvalidInput, PabalError
 from pabal.runtime.logs import log_lines
-from pabal.runtime.process import Command
+from pabal.runtime.process import Child, Command
 from pabal.runtime.service import Service, Task
 from pabal.runtime.supervisor import Supervisor
 from pabal.runtime.wake import FdWatch
@@ -35,6 +37,7 @@ _MARGIN = 5.0  # seconds more than its grace that a process gets to end
 _REDRAW = 1.0  # seconds
 _REPORT = 60.0  # seconds between two lines of the log about the queues
 _LOADING = 60.0  # seconds that the application may take to load before the processes are replaced
+_MOST = 65536  # bytes of its errors that are read
 _LOOK = 0.5  # seconds between two looks at the sources
 _NODE = "PABAL_WORK_NODE"  # the name of a process, from its parent
 _NOT_SOURCES = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
@@ -118,7 +121,7 @@ def _log_lines(node: str) -> AbstractContextManager[None]:
 def _supervise(app: App, name: str, commands: dict[str, Command], grace: float, reload: bool) -> None:
     with closing(FdWatch()) as watch, connect(app.url) as mq:
         supervisor = Supervisor(commands, clock=SystemClock(), watch=watch)
-        replacement = _Replacement(supervisor, name, list(commands), grace + _MARGIN)
+        replacement = Replacement(supervisor, name, list(commands), grace + _MARGIN, clock=SystemClock(), watch=watch)
         tasks: list[Task] = [supervisor, replacement, _Report(mq, app, supervisor)]
         if reload:
             tasks.append(_Sources(Path.cwd(), replacement))
@@ -129,21 +132,31 @@ def _supervise(app: App, name: str, commands: dict[str, Command], grace: float, 
             finally:
                 if sys.stdout.isatty():
                     click.echo()
+                replacement.end()
                 supervisor.stop(grace + _MARGIN)
 
 
-class _Replacement:
+class Replacement:
     """Replaces the processes one by one; a task of the service.
 
-    The application is loaded in a process of its own before: with a mistake in it, the processes stay as they are.
+    The application is loaded in a process of its own before: with a mistake in it, the running processes go on.
     """
 
-    def __init__(self, supervisor: Supervisor, application: str, names: list[str], grace: float) -> None:
+    def __init__(
+        self, supervisor: Supervisor, application: str, names: list[str], grace: float, *, clock: Clock, watch: FdWatch
+    ) -> None:
+        program = "import sys; from pabal.cli.work import load; load(sys.argv[1])"
+        argv = (sys.executable, "-c", program, application)
+        self._command = Command(argv=argv, cwd=Path.cwd(), env=dict(os.environ))
         self._supervisor = supervisor
-        self._application = application
         self._names = names
         self._grace = grace
+        self._clock = clock
+        self._watch = watch
         self._asked = False
+        self._loading: Child | None = None
+        self._until = 0.0  # when loading takes too long
+        self._errors: IO[bytes] | None = None  # what it has written to stderr
         self._left: list[str] = []
 
     def begin(self) -> None:
@@ -151,36 +164,71 @@ class _Replacement:
         self._asked = True
 
     def step(self) -> None:
-        if self._asked:
+        if self._loading is not None:
+            status = self._loading.status()
+            if status is None and self._clock.boot() < self._until:
+                return
+            self._loaded(status)
+        elif self._asked:  # not after each load at once, so that one is replaced although it is asked again and again
             self._asked = False
-            if self._can_be_loaded():
-                log.info("replacing %(processes)s processes", {"processes": len(self._names)})
-                self._left += [name for name in self._names if name not in self._left]
+            self._load()
+            return
         if self._left:
             name = self._left.pop(0)
             self._supervisor.restart(name, self._grace)
             self._supervisor.step()
 
     def next_due(self) -> float | None:
+        if self._loading is not None:  # the watch wakes the loop when it ends
+            return max(0.0, self._until - self._clock.boot())
         return 0.0 if self._left or self._asked else None
 
-    def _can_be_loaded(self) -> bool:
-        program = "import sys; from pabal.cli.work import load; load(sys.argv[1])"
-        command = [sys.executable, "-c", program, self._application]
+    def end(self) -> None:
+        """Kill the process that loads the application, if there is one."""
+        if self._loading is not None:
+            self._watch.remove(self._loading.fd)
+            self._loading.kill()
+            self._loading.close()
+            self._loading = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def _load(self) -> None:
         try:
-            ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOADING)
-            reason = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2] if ran.returncode else ""
-        except subprocess.TimeoutExpired:
-            reason = f"it could not be loaded within {_LOADING:g} s"
-        if reason:
-            log.error("the processes stay as they are: %(error)s", {"error": reason})
-        return not reason
+            self._errors = tempfile.TemporaryFile()
+            self._loading = Child(self._command, stdout=subprocess.DEVNULL, stderr=self._errors)
+        except OSError as exc:
+            self.end()
+            self._give_up(str(exc))
+            return
+        self._watch.add(self._loading.fd)
+        self._until = self._clock.boot() + _LOADING
+
+    def _loaded(self, status: int | None) -> None:
+        """Begin with the replacement if the process that loaded the application has ended well."""
+        assert self._errors is not None
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MOST))
+        said = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self.end()
+        if status is None:
+            self._give_up(f"it took longer than {_LOADING:g} s")
+        elif status:
+            self._give_up(said or f"it ended with {status}")
+        else:
+            log.info("replacing %(processes)s processes", {"processes": len(self._names)})
+            self._left += [name for name in self._names if name not in self._left]
+
+    def _give_up(self, reason: str) -> None:
+        self._left.clear()
+        facts = {"error": reason}
+        log.error("the application could not be loaded, and the running processes go on: %(error)s", facts)
 
 
 class _Sources:
     """Looks for changed source files; a task of the service."""
 
-    def __init__(self, folder: Path, replacement: _Replacement) -> None:
+    def __init__(self, folder: Path, replacement: Replacement) -> None:
         self._folder = folder
         self._replacement = replacement
         self._seen = dict(self._times())
