@@ -46,11 +46,12 @@ class Traffic:
             for n in count():
                 if self._stop.is_set():
                     return
-                self.published.append(mq.queue("jobs").publish(n, id=f"m{n:05d}").id)
+                target = "nobody" if n % 2 else None  # however long the backup takes, something is left
+                self.published.append(mq.queue("jobs").publish(n, id=f"m{n:05d}", target=target).id)
 
     def _take(self, url: str) -> None:
         with pabal.connect(url, consumer="taker") as mq:
-            while not self._stop.wait(0.02):  # so that something is left
+            while not self._stop.wait(0.02):
                 for delivery in mq.queue("jobs").lease(wait=0.1):
                     self.taken.append(delivery.message.id)
                     delivery.ack()
