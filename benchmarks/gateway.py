@@ -26,6 +26,7 @@ CLIENTS = (1, 16)
 BATCHES = (1, 10)
 _BODY = "x" * 1024
 _POM = Path(__file__).parent / "elasticmq" / "pom.xml"
+_PATIENCE = 60.0  # seconds for the first answer
 _AHEAD = 480  # messages that wait before receiving is measured; more would take moto minutes
 
 
@@ -215,15 +216,14 @@ async def _rate(server: Server, sends: bool, batch: int, clients: int, seconds: 
 
     async def work(client: Client) -> None:
         nonlocal done
-        while time.perf_counter() - begun < seconds:
+        while True:
             if sends:
                 await client.send(batch)
-                done += batch
-            else:
-                taken = await client.take(batch)
-                done += taken
-                if not taken:
-                    return
+            count = batch if sends else await client.take(batch)
+            done += count
+            # A short slice lasts until something was done: nothing can be compared with a rate of 0.
+            if time.perf_counter() - begun >= (seconds if done else _PATIENCE) or (done and not count):
+                return
 
     await asyncio.gather(*map(work, opened))
     rate = done / (time.perf_counter() - begun)
