@@ -234,10 +234,6 @@ class Calls:
         """List the schedules with their next times."""
         return {"schedules": [schedule_document(each) for each in await self._mq.schedules()]}
 
-    async def facts(self) -> dict[str, str]:
-        """Return the facts of the store: place, format, how readers are woken."""
-        return dict(await self._mq.threads(self._mq.blocking.store.facts))
-
     async def _known(self, name: str) -> pabal.aio.Queue:
         names = await self._mq.queues()
         if name not in names:

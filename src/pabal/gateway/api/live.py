@@ -44,9 +44,9 @@ class Live:
         self._watchers += 1
         self._wanted.set()
         seen = self._looks
-        if self._latest:
-            yield self._latest
         try:
+            if self._latest:
+                yield self._latest
             while True:
                 async with self._changed:
                     while self._looks == seen:

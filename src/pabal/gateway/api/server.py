@@ -31,7 +31,7 @@ from pabal.errors import (
     StoreFull,
     TooLarge,
 )
-from pabal.gateway.api.access import Access
+from pabal.gateway.api.access import LOCAL, Access
 from pabal.gateway.api.calls import CALLS, Call, Calls
 from pabal.gateway.api.live import Live
 from pabal.gateway.api.openapi import openapi
@@ -62,9 +62,7 @@ _SAFE = {
 }
 _JSON = {"content-type": "application/json", "cache-control": "no-store", **_SAFE}
 _STATUS: tuple[tuple[type[PabalError], int], ...] = (
-    (QueueUnknown, 404),
     (MessageUnknown, 404),
-    (LeaseLost, 409),
     (QueueNotEmpty, 409),
     (QueueFull, 429),
     (TooLarge, 413),
@@ -239,7 +237,7 @@ class ApiServer:
         if asked.method != "POST":
             raise Refused(405, "MethodNotAllowed", "GET, POST and DELETE are allowed here", allow="GET, POST, DELETE")
         given = _read(await read_body(receive, 1 << 16), _Credentials, asked.headers)
-        key = self._access.key(given.key or "local", given.secret)
+        key = self._access.key(given.key or LOCAL, given.secret)
         if key is None:
             raise Refused(401, "NotSignedIn", "this key and secret do not belong together")
         cookie = self._access.cookie(key, asked.cookie, secure=asked.secure)
