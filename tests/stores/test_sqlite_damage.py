@@ -6,13 +6,15 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from pabal.errors import InvalidPolicy, StoreFailed
 from pabal.queues.queue import Queue
 from pabal.sql import repair
-from pabal.sql.connection import connect
+from pabal.sql.connection import Connection, connect
 from pabal.store import Finding, Outcome, State
 from pabal.stores.sqlite import SqliteStore, lease
 from pabal.testing import ManualClock
@@ -440,6 +442,80 @@ def test_an_index_whose_name_and_text_are_damaged_is_told_from_a_table_of_others
     assert opened().check(repair=False) == []
     assert bodies(opened().lease("jobs", 5, 60.0)) == [0, 1, 2]
     assert notes(path) == ["keep me"]
+
+
+@pytest.mark.parametrize("also", ["a hole in an index", "a lost page", ""])
+def test_a_column_that_another_program_added_is_no_damage_and_stays(
+    also: str, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    damage(path, "alter table messages add column note text default 'keep me'")
+    publish(opened(), 3)
+    assert opened().check(repair=False) == []
+    opened().close()
+    if also == "a hole in an index":
+        damage(path, "drop index messages_id")
+    elif also:
+        page, data = page_of(path, "unique_keys"), bytearray(path.read_bytes())
+        data[(page - 1) * PAGE : page * PAGE] = b"\xff" * PAGE
+        path.write_bytes(data)
+    findings = opened().check(repair=True)
+    assert bool(findings) == bool(also) and all(finding.repaired for finding in findings)
+    assert sorted(bodies(opened().lease("jobs", 5, 60.0))) == [0, 1, 2, 3]
+    opened().close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert {row[0] for row in connection.execute("select note from messages")} == {"keep me"}
+
+
+def all_rows(path: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("select * from messages").fetchall()
+
+
+def test_g10_a_repair_refuses_tables_that_another_program_changed(
+    opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    damage(path, "alter table messages drop column crc")
+    rows = all_rows(path)
+    findings = opened().check(repair=True)
+    assert findings and not any(finding.repaired for finding in findings)
+    assert "has 17 columns; expected 18: seq, queue_id, state" in findings[0].remedy
+    opened().close()
+    assert all_rows(path) == rows and not [*path.parent.glob("*.damaged-*")]
+
+
+def test_a_repair_whose_first_way_fails_keeps_one_copy_of_the_damaged_file(
+    opened: Callable[[], SqliteStore], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_numbers(opened(), 3)
+    opened().close()
+    change = "update sqlite_schema set sql = replace(sql, 'desc', 'Desc') where name = 'messages_ready'"
+    damage(path, "pragma writable_schema = on", change)
+
+    class Torn:
+        """A connection that cannot write the schema."""
+
+        def __init__(self, connection: Connection) -> None:
+            self._connection = connection
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+        def execute(self, statement: str, *values: Any) -> Any:
+            if statement.startswith("update sqlite_schema"):
+                raise apsw.CorruptError("database disk image is malformed")
+            return self._connection.execute(statement, *values)
+
+    despite = repair._connect_despite
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "_connect_despite", lambda path, busy: Torn(despite(path, busy)))
+        findings = opened().check(repair=True)
+    assert findings and all(finding.repaired for finding in findings)
+    assert bodies(opened().lease("jobs", 5, 60.0)) == [0, 1, 2]
+    assert len({each.name.removesuffix("-wal") for each in path.parent.glob("*.damaged-*")}) == 1
 
 
 def test_the_copy_of_a_damaged_file_stays_if_its_header_was_overwritten(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -92,8 +92,8 @@ def _objects(connection: Connection) -> dict[int, Object]:
 def _damaged_objects(connection: Connection, schema: Sequence[Object]) -> dict[int, Object]:
     """Return, by the number of the row, the objects that are there and not as they should be."""
     found = _objects(connection)
-    missing = [each for each in schema if each not in found.values()]
-    others = {number: each for number, each in found.items() if each not in schema}
+    missing = [wanted for wanted in schema if not _is_there(wanted, found.values())]
+    others = {number: each for number, each in found.items() if not any(_is_whole(each, one) for one in schema)}
     damaged: dict[int, Object] = {}
     for wanted in list(missing):
         for number, each in others.items():
@@ -107,6 +107,19 @@ def _damaged_objects(connection: Connection, schema: Sequence[Object]) -> dict[i
         if len(alike) == 1:
             damaged[alike[0]] = wanted
     return damaged
+
+
+def _is_there(wanted: Object, found: Iterable[Object]) -> bool:
+    return any(_is_whole(each, wanted) for each in found)
+
+
+def _is_whole(each: Object, wanted: Object) -> bool:
+    """Return whether an object is this one, or this table with columns that another program added."""
+    if each[:3] != wanted[:3] or each.statement is None or wanted.statement is None:
+        return each == wanted
+    same = len(os.path.commonprefix([each.statement, wanted.statement]))
+    added = len(each.statement) > len(wanted.statement) and each.kind == b"table"
+    return each == wanted or added and each.statement.endswith(wanted.statement[same:])
 
 
 def _may_be(each: Object, wanted: Object) -> bool:
@@ -123,7 +136,7 @@ def _missing_objects(connection: Connection, schema: Sequence[Object]) -> list[O
     return [
         each
         for each in schema
-        if each not in there
+        if not _is_there(each, there)
         and each.statement is not None
         and (each.kind == b"table" or each.kind == b"index" and each.table in tables)
     ]
@@ -210,10 +223,11 @@ def repair_file(path: Path, busy: float, schema: Sequence[Object], mend: Mend, r
 
 
 def _restore_schema(path: Path, busy: float, schema: Sequence[Object]) -> Path | None:
-    """Write the damaged texts of the schema again; return the copy of the damaged file, or None if nothing was done.
+    """Write the damaged texts of the schema again; return the copy of the damaged file, or None if none was needed.
 
     Only texts of the same length: SQLite overwrites them where they are, and uses no other page.
     """
+    kept = None
     with suppress(*_UNREADABLE):
         connection = _connect_despite(path, busy)
         try:
@@ -231,11 +245,10 @@ def _restore_schema(path: Path, busy: float, schema: Sequence[Object]) -> Path |
             version = int(connection.pragma("schema_version"))
             connection.pragma("schema_version", version + 1)  # so that others read the schema again
             connection.execute("commit").fetchall()
-            return kept
         finally:
             roll_back(connection)
             connection.close()
-    return None
+    return kept
 
 
 def _lengths(each: Object) -> list[int]:
@@ -459,7 +472,7 @@ class _Copy:
             self._lost += 1
 
     def _statements(self) -> dict[tuple[str, str], str]:
-        """Return the statements that make the objects: as they should be, and of others as the file says it."""
+        """Return the statements that make the objects: as the file says it, or as they should be if that is damaged."""
         found: list[Object] = []
         if self._damaged is not None:
             with suppress(apsw.Error):
@@ -469,7 +482,7 @@ class _Copy:
         if self._whole and not {each.name for each in found} & {each.name for each in schema if each.kind == b"table"}:
             schema = ()  # the tables of another program, or of the original system
         statements: dict[tuple[str, str], str] = {}
-        for each in (*schema, *found):
+        for each in (*found, *schema):
             with suppress(UnicodeDecodeError, AttributeError):  # not a text
                 if each.statement is not None and not each.name.startswith(b"sqlite_"):
                     statements.setdefault((each.kind.decode(), each.name.decode()), each.statement.decode())
@@ -477,9 +490,15 @@ class _Copy:
 
     def _copy_table(self, name: str, statement: str) -> None:
         table = _Table(_quoted(name))
-        if not self._connection.execute("select 1 from pragma_table_info(?, 'main')", (name,)).fetchall():
+        columns, wanted = (self._columns(name, place) for place in ("main", "fresh"))
+        if not columns:
             self._lost += 1  # SQLite does not know it
             return
+        if self._whole and len(columns) != len(wanted):
+            raise StoreFailed(
+                f"nothing was copied: another program changed the table {name}, which has {len(columns)} columns; "
+                f"expected {len(wanted)}: {', '.join(wanted)}"
+            )
         with suppress(apsw.Error):  # this finds rows too whose pages are not in order
             self._ask(f"{table.copy} where true")  # without a condition SQLite copies rows that it has not read
             return
@@ -493,6 +512,10 @@ class _Copy:
             first = self._walk(table, _LAST, table.backwards)
             if first is not None:
                 self._search(table, last + 1, first - 1)
+
+    def _columns(self, name: str, place: str) -> list[str]:
+        rows = self._connection.execute("select name from pragma_table_info(?, ?)", (name, place)).fetchall()
+        return [str(row[0]) for row in rows]
 
     def _walk(self, table: _Table, at: int, select: str) -> int | None:
         """Copy rows from one end of the table on; return the row behind which none can be read, or None at the end."""
