@@ -61,6 +61,8 @@ from pabal.names import check_id, check_name
 from pabal.policy.policy import DEFAULT_MAX_BYTES
 
 _LONGEST_TOKEN = 128
+KEPT_FAILURES = 10  # earlier ones of a message, beside its last
+_EARLIER_REASON = 300  # characters of the reason of an earlier failure
 
 
 class State(StrEnum):
@@ -99,7 +101,11 @@ class FailureCode(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Why an attempt failed, or why a message is dead or corrupt. `repeats` counts the same failure in a row."""
+    """Why an attempt failed, or why a message is dead or corrupt.
+
+    `repeats` counts the same failure in a row. `before` has the failures of earlier attempts, the oldest first, the
+    last `KEPT_FAILURES` of them; these have none before themselves, and their reasons are cut.
+    """
 
     code: str
     reason: str = ""
@@ -107,6 +113,14 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     attempt: int = 0
     consumer: str = ""
     repeats: int = 1
+    before: tuple[Failure, ...] = ()
+
+    def as_earlier(self) -> tuple[Failure, ...]:
+        """Return what the failure of the next attempt has as `before`."""
+        cut = Failure(
+            self.code, self.reason[:_EARLIER_REASON], self.at, self.attempt, self.consumer, repeats=self.repeats
+        )
+        return (*self.before, cut)[-KEPT_FAILURES:]
 
 
 # Raises ValueError for what is none.

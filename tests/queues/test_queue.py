@@ -896,3 +896,34 @@ def test_an_application_keeps_a_document_with_a_queue(mq: Connection, jobs: Queu
     assert same.attached("sqs") == {"tags": {"a": "b"}} and same.paused and same.policy == Policy(visibility=8)
     jobs.attach("sqs", lambda known: {})
     assert mq.queue("jobs").attached("sqs") == {} and mq.queue("jobs").attached("other") == {"n": 1}
+
+
+def test_every_attempt_is_kept_with_its_failure_and_its_consumer(mq: Connection, clock: ManualClock) -> None:
+    jobs, other = mq.queue("jobs"), Queue("jobs", mq.store, clock=clock, consumer="other")
+    jobs.configure(Policy(visibility=30, retry=RetryPolicy(limit=4, initial=0)))
+    id = jobs.publish(1).id
+    one(jobs).nack(reason="first " + "x" * 5000)
+    one(other).nack(reason="second")
+    one(other)  # and is never heard of again
+    clock.advance(31)
+    one(jobs).nack(reason="last")
+    entry = jobs.find(id)
+    assert entry is not None and entry.failure is not None and entry.failure.code == "RETRY_LIMIT"
+    kept = [(each.attempt, each.code, each.reason[:12], each.consumer) for each in entry.failure.before]
+    assert kept == [
+        (1, "NACKED", "first xxxxxx", "tester"),
+        (2, "NACKED", "second", "other"),
+        (3, "LEASE_EXPIRED", "the lease ra", "other"),
+    ]
+    assert len(entry.failure.before[0].reason) == 300
+
+
+def test_of_many_attempts_the_last_ones_are_kept(jobs: Queue) -> None:
+    jobs.configure(Policy(retry=RetryPolicy(limit=100, initial=0)))
+    jobs.publish(1)
+    for number in range(25):
+        one(jobs).nack(reason=f"no {number}")
+    failure = one(jobs).failure
+    assert failure is not None and failure.reason == "no 24"
+    assert [each.reason for each in failure.before] == [f"no {number}" for number in range(14, 24)]
+    assert not any(each.before for each in failure.before)

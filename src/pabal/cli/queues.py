@@ -204,9 +204,9 @@ def show(id: str, queue: str | None, as_json: bool) -> None:
     Example:
       pabal show 0199c1d2-77aa-7d21-a1a4-b49a3e7f5c10
 
-    --json: queue, id, state, attempt, due_at, failure {code, reason, at, attempt, consumer}, body, body_encoding
-    (base64 for bytes), type, version, sender, target, attributes, headers, priority, group, dedup_key, unique,
-    thread_id, trace_id, reply_to, created_at, expires_at, data.
+    --json: queue, id, state, attempt, due_at, failure {code, reason, at, attempt, consumer, before [{the same, of
+    earlier attempts}]}, body, body_encoding (base64 for bytes), type, version, sender, target, attributes, headers,
+    priority, group, dedup_key, unique, thread_id, trace_id, reply_to, created_at, expires_at, data.
     """
     check_id(id)
     with opened() as mq:
@@ -275,7 +275,12 @@ def _row(entry: Entry) -> list[str]:
 def _page(document: Document) -> str:
     """Lay out the fields that have a value, the body last and indented."""
     lines = []
-    for key, value in document.items():
+    fields = list(document.items())
+    if document["failure"] is not None:  # each attempt on a line of its own, the last one first
+        failure = dict(document["failure"])
+        at = fields.index(("failure", document["failure"]))
+        fields[at : at + 1] = [("failure", failure), *(("before it", each) for each in reversed(failure.pop("before")))]
+    for key, value in fields:
         if key not in ("body", "data") and value not in (None, "", {}):
             text = value if isinstance(value, str) else json_text(value)
             lines.append(f"{key:<14}{clean(text)}")

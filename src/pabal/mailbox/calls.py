@@ -27,6 +27,7 @@ from pabal.message import MAX_INSTANT, Message, check_message, check_seconds
 from pabal.names import check_id, check_name
 from pabal.policy.policy import LARGEST_MAX_BYTES
 from pabal.store import (
+    KEPT_FAILURES,
     Consumer,
     Counters,
     Dead,
@@ -419,7 +420,11 @@ def settlement_of(found: WireSettlement) -> Settlement:
 
 
 def _check_failure(failure: Failure) -> None:
-    """Refuse numbers that cannot be shown as a date or stored as a count."""
+    """Refuse numbers that cannot be shown as a date or stored as a count, and more earlier failures than are kept."""
+    if len(failure.before) > KEPT_FAILURES or any(each.before for each in failure.before):
+        raise InvalidRequest(f"failure.before must be {KEPT_FAILURES} failures at most, which have none before them")
+    for each in failure.before:
+        _check_failure(each)
     if not 0 <= failure.at <= MAX_INSTANT:
         raise InvalidRequest(f"failure.at must be in the years 1970 to 9999; found {failure.at!r:.40}")
     for field, count in (("attempt", failure.attempt), ("repeats", failure.repeats)):

@@ -103,8 +103,13 @@ def schedule_document(schedule: Schedule) -> Document:
 
 
 def failure_document(failure: Failure | None) -> Document | None:
+    """Return a failure with those of earlier attempts, the oldest first."""
     if failure is None:
         return None
+    return {**_attempt_document(failure), "before": [_attempt_document(each) for each in failure.before]}
+
+
+def _attempt_document(failure: Failure) -> Document:
     return {
         "code": failure.code,
         "reason": failure.reason,

@@ -104,7 +104,7 @@ def _last_failure(policy: Policy, failure: Failure) -> Failure | None:
     else:
         return None
     cause = f"{failure.code}: {failure.reason}" if failure.reason else failure.code
-    return Failure(str(code), f"{why}: {cause}", failure.at, failure.attempt, failure.consumer, failure.repeats)
+    return replace(failure, code=str(code), reason=f"{why}: {cause}")
 
 
 def lasting_dead_letter(dlq: str, queue: str, message: Message, failure: Failure) -> Draft:
@@ -232,11 +232,12 @@ class Settler:
         return self._effective().done._replace(then=tuple(with_copies(then)))
 
     def failure(self, code: str, reason: str, attempt: int, before: Failure | None = None) -> Failure:
-        """Return a failure at this time; `before` is the one of the attempt before, to count repetitions."""
+        """Return a failure at this time; `before` is the one of the attempt before, which it keeps."""
         reason = storable(reason)
         again = before is not None and (before.code, before.reason) == (str(code), reason)
         repeats = before.repeats + 1 if again and before is not None else 1
-        return Failure(str(code), reason, round(self._clock.now(), 3), attempt, self._consumer, repeats)
+        earlier = () if before is None else before.as_earlier()
+        return Failure(str(code), reason, round(self._clock.now(), 3), attempt, self._consumer, repeats, earlier)
 
     def judge(self, message: Message, failure: Failure, *, delay: float | None = None, final: bool = False) -> Verdict:
         """Return the verdict of the policy on this failure; a delay given by the caller replaces the policy's."""
@@ -296,7 +297,7 @@ class Settler:
         if expired is None:
             expired = expires_at is not None and expires_at <= self._clock.now()
         if expired:
-            failure = self.failure(FailureCode.EXPIRED, "its time to live ended", lease.attempt)
+            failure = self.failure(FailureCode.EXPIRED, "its time to live ended", lease.attempt, lease.failure)
             if _is_copy(lease.message.id):
                 return Done(failure=failure)  # it was kept as long as the policy says
         else:

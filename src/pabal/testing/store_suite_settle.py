@@ -4,7 +4,20 @@ import pytest
 
 from pabal.errors import TooLarge
 from pabal.message import replace
-from pabal.store import Dead, Done, Failure, Outcome, Receipt, Retry, Settlement, State, Store, Terms, Verdict
+from pabal.store import (
+    KEPT_FAILURES,
+    Dead,
+    Done,
+    Failure,
+    Outcome,
+    Receipt,
+    Retry,
+    Settlement,
+    State,
+    Store,
+    Terms,
+    Verdict,
+)
 from pabal.testing.clock import ManualClock
 from pabal.testing.store_place import (
     FAILED,
@@ -63,11 +76,16 @@ class SettleTests(StorePlace):
 
     def test_a_failure_may_say_anything(self, store: Store) -> None:
         publish(store, 1)
-        failure = Failure("HANDLER_ERROR", "line one\nline two ~ / 한글 \x00 " + "x" * 3000, at=1.5, attempt=7)
+        earlier = tuple(Failure("NACKED", f"no {n} 한글", at=n, attempt=n, consumer="c") for n in range(KEPT_FAILURES))
+        text = "line one\nline two ~ / 한글 \x00 " + "x" * 3000
+        failure = Failure("HANDLER_ERROR", text, at=1.5, attempt=7, before=earlier)
         settle(store, take_one(store), Retry(0.0, failure))
         assert (lease := take_one(store)).failure == failure
         settle(store, lease, Retry())
-        assert take_one(store).attempt == 3
+        assert (again := take_one(store)).attempt == 3
+        settle(store, again, Dead(failure))
+        [entry] = store.browse(QUEUE, State.DEAD)
+        assert entry.failure == failure
 
     def test_dead_is_set_aside_with_its_failure(self, store: Store, reopen: Reopen, clock: ManualClock) -> None:
         publish(store, {"a": 1}, id="m", priority=5)

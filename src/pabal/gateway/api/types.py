@@ -73,14 +73,23 @@ class LeaseTerms(_Given):
     visibility: float | None = None
 
 
-class FailureOut(TypedDict):
-    """Why an attempt failed, or why a message is dead."""
+class AttemptOut(TypedDict):
+    """Why an attempt failed, and whose it was."""
 
     code: str
     reason: str
     at: str | None
     attempt: int
     consumer: str
+
+
+class FailureOut(AttemptOut):
+    """Why the last attempt failed, or why a message is dead; `before` has the attempts before it, the oldest first.
+
+    The last ten of those are kept, since the message was published or redriven, and 300 characters of their reasons.
+    """
+
+    before: list[AttemptOut]
 
 
 class MessageFields(TypedDict):
