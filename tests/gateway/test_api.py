@@ -21,6 +21,7 @@ import pabal.aio
 from pabal.clock import SystemClock
 from pabal.gateway.api.calls import CALLS, Calls
 from pabal.gateway.api.live import Live
+from pabal.gateway.api.topics import TopicDesk
 from pabal.gateway.signature import new_key, write_keys
 from pabal.store import State
 from tests.cli.command import Pabal
@@ -327,7 +328,7 @@ def test_bodies_that_are_no_json_and_forms_of_other_pages_are_refused(api: Clien
 
 def test_nobody_without_the_token_sees_or_does_anything(served: Running, api: Client) -> None:
     for call in CALLS:
-        path = call.path.format(queue="jobs", id="x") if "{" in call.path else call.path
+        path = call.path.format(queue="jobs", id="x", topic="events", partition=0, offset=0)
         for authorization in ("", "Bearer wrong", "Basic bG9jYWw6d3Jvbmc="):
             answered = ask(served.address, call.method, path, authorization=authorization, cookie="pabal-1=local.9.00")
             assert answered.status == 401, (call.method, path, authorization)
@@ -356,7 +357,7 @@ def test_a_gateway_that_only_shows_changes_nothing(tmp_path: Path) -> None:
         assert client("list_queues") == {"queues": []}
         for call in CALLS:
             if call.right != "look":
-                path = call.path.format(queue="jobs")
+                path = call.path.format(queue="jobs", topic="events")
                 answered = ask(running.address, call.method, path, {}, authorization=client.authorization)
                 assert (answered.status, answered.document["error"]["code"]) == (403, "ReadOnly"), call
         session = ask(running.address, "GET", "/session", authorization=client.authorization).document
@@ -408,7 +409,7 @@ def test_keys_have_rights_and_queues(tmp_path: Path) -> None:
         assert "Max-Age=0" in ask(running.address, "DELETE", "/session", cookie=cookie).headers["set-cookie"]
 
 
-def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, jobs: pabal.Queue) -> None:
+def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, place: Path, jobs: pabal.Queue) -> None:
     name = jobs.name
     bury(jobs, "why")
     jobs.publish("x", id="known")
@@ -429,6 +430,15 @@ def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, j
         "remove": api("remove", queue=name, body={"state": "done"}),
         "cancel": api("cancel", queue=name, body={"ids": ["nobody"]}),
     }
+    with pabal.connect_topics(f"sqlite:{place}/jobs.db") as topics:
+        topics.topic("events").create(1)
+        topics.topic("events").append("x")
+    calls["list_topics"] = api("list_topics")
+    calls["show_topic"] = api("show_topic", topic="events")
+    calls["list_records"] = api("list_records", topic="events", newest=True)
+    calls["show_record"] = api("show_record", topic="events", partition=0, offset=0)
+    calls["list_dead_records"] = api("list_dead_records", topic="events")
+    calls["replay_dead_records"] = api("replay_dead_records", topic="events", body={})
     receipts = [each["receipt"] for each in calls["lease"]["messages"]]
     calls["extend"] = api("extend", queue=name, body={"receipts": receipts, "seconds": 60})
     calls["nack"] = api("nack", queue=name, body={"receipts": receipts[:1]})
@@ -484,7 +494,7 @@ def test_the_stream_has_the_figures_and_ends_with_the_gateway(tmp_path: Path) ->
 @pytest.mark.anyio
 async def test_a_browser_that_goes_after_its_first_figures_is_not_counted_any_more() -> None:
     async with pabal.aio.connect("memory:") as mq:
-        live = Live(Calls(mq, SystemClock()), SystemClock())
+        live = Live(Calls(mq, SystemClock(), TopicDesk("")), SystemClock())
         try:
             for _ in range(2):  # the second one finds figures that were read before
                 async with aclosing(live.watch()) as figures:

@@ -95,3 +95,17 @@ def test_a_topic_whose_dlq_could_have_no_name_is_told_before_anything_is_consume
     topic.create(1)
     with pytest.raises(InvalidName, match="topic name"):
         consumer(topic, "workers", refuse)
+
+
+def test_a_replay_up_to_some_places_takes_nothing_that_died_later(topic: Topic) -> None:
+    topic.create(2)
+    dlq = dlq_of(topic)
+    dlq.create(2)
+    for number in range(6):
+        dlq.append(number, partition=number % 2)
+    until = {0: 2, 1: 1}
+    assert replay(topic, until={}) == 0 and replay(topic, 2, until) == 2 and replay(topic, until=until) == 1
+    assert replay(topic, until=until) == 0
+    again = [int(record.value) for number in (0, 1) for record in topic.read(number)]
+    assert sorted(again) == [0, 1, 2]
+    assert sorted(int(record.value) for record in waiting(topic, 10)) == [3, 4, 5]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pabal.cli.session import command, current_url, json_option
+from pabal.cli.session import command, current_topics, current_url, json_option, topics_option
 from pabal.cli.text import clean, json_text, table
 from pabal.errors import ExtraMissing, InvalidInput
 
@@ -112,6 +112,7 @@ def remove(path: Path, access_key: str) -> None:
 
 
 @command("gateway")
+@topics_option(envvar="PABAL_TOPICS", otherwise="the store itself, if it is SQLite")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to serve at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9324, show_default=True, help="0 takes a free one.")
 @click.option(
@@ -150,10 +151,16 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
         keys=keys,
         hosts=hosts,
         read_only=read_only,
+        topics=current_topics() or _topics_beside(current_url()),
         token=os.environ.get(TOKEN_VARIABLE, ""),
     )
     with log_lines("gateway"):
         serve(serving, _tell)
+
+
+def _topics_beside(url: str) -> str:
+    """Return the URL of the topics in the database of the queues; empty if that cannot have any."""
+    return url.partition("?")[0] if url.startswith("sqlite:") else ""
 
 
 def _tell(address: str, token: str) -> None:

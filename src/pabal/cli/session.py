@@ -142,13 +142,13 @@ def known(mq: Connection, name: str) -> Queue:
     raise QueueUnknown(no_queue(name, names))
 
 
-def topics_option(*, envvar: str | None = None) -> Callable[[F], F]:
+def topics_option(*, envvar: str | None = None, otherwise: str = DEFAULT_URL) -> Callable[[F], F]:
     return option_anywhere(
         _TOPICS,
         "--topics",
         metavar="URL",
         envvar=envvar,
-        help="Where topics are: sqlite:PATH or kafka://HOST:PORT. Else PABAL_TOPICS, else " + DEFAULT_URL + ".",
+        help="Where topics are: sqlite:PATH or kafka://HOST:PORT. Else PABAL_TOPICS, else " + otherwise + ".",
     )
 
 
@@ -167,13 +167,18 @@ def _complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str)
 topic_argument = click.argument("name", metavar="NAME", callback=_checked_topic, shell_complete=_complete_topic)
 
 
+def current_topics(ctx: click.Context | None = None) -> str | None:
+    """Return the URL of the topics, if one was given."""
+    url: str | None = (ctx or click.get_current_context()).meta.get(_TOPICS)
+    return url
+
+
 @contextmanager
 def opened_topics(
     *, create: bool = False, damaged: bool = False, ctx: click.Context | None = None
 ) -> Iterator[TopicConnection]:
     """Open the topics of this command, as `opened` does the queues."""
-    url: str = (ctx or click.get_current_context()).meta.get(_TOPICS, DEFAULT_URL)
-    with _opened(partial(connect_topics, url), create, damaged) as topics:
+    with _opened(partial(connect_topics, current_topics(ctx) or DEFAULT_URL), create, damaged) as topics:
         yield topics
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO
 
 import click
 
@@ -21,10 +20,11 @@ from pabal.cli.values import FOREVER, duration, lasting, pair, patience, unique
 from pabal.errors import InvalidInput
 from pabal.jsontext import Json
 from pabal.names import check_name
-from pabal.queues.documents import instant
 from pabal.store import Checkable
 from pabal.topic_store import DEFAULT_SESSION, Member, Record
+from pabal.topics.browse import records_before
 from pabal.topics.dead_records import dead_of, replay, waiting
+from pabal.topics.documents import TopicSummary, dead_record_document, record_document, share_document, topic_summary
 from pabal.topics.topic import Topic, body_of
 
 _BATCH = 500  # records of one read
@@ -118,29 +118,33 @@ def retain(name: str, max_age: float | None, max_bytes: int | None) -> None:
 def list_topics(as_json: bool) -> None:
     """List the topics with their partitions and records.
 
+    LAG is that of the group that is furthest behind, DEAD how many records wait for a replay.
+
     \b
     Examples:
       pabal topic list
+
+    --json: topic, partitions, records, groups [{group, lag, members}], dead.
     """
     with opened_topics() as topics:
-        rows = [
-            {
-                "topic": name,
-                "partitions": len(bounds),
-                "records": sum(end - first for first, end in bounds),
-                "groups": len(topics.topic(name).groups()),
-            }
-            for name in topics.topics()
-            for bounds in [topics.topic(name).bounds()]
-        ]
+        names = topics.topics()
+        rows = [topic_summary(topics.topic(name), names) for name in names]
     if as_json:
         for row in rows:
             click.echo(json_text(row))
     elif rows:
-        lines = [[str(value) for value in row.values()] for row in rows]
-        click.echo("\n".join(table(["TOPIC", "PARTITIONS", "RECORDS", "GROUPS"], lines, right=" rrr")))
+        lines = [
+            [row["topic"], *map(str, (row["partitions"], row["records"], len(row["groups"]), _lag(row), row["dead"]))]
+            for row in rows
+        ]
+        heads = ["TOPIC", "PARTITIONS", "RECORDS", "GROUPS", "LAG", "DEAD"]
+        click.echo("\n".join(table(heads, lines, right=" rrrrr")))
     else:
         end_with_nothing("no topics")
+
+
+def _lag(row: TopicSummary) -> int:
+    return max((group["lag"] for group in row["groups"]), default=0)
 
 
 @topic.command("append")
@@ -270,22 +274,13 @@ def tail(name: str, follow: bool, lines: int, as_json: bool) -> None:
     with opened_topics() as topics:
         source = known_topic(topics, name)
         ends = [bounds.next for bounds in source.bounds()]
-        records = list(_last(source, ends, lines))
+        records = records_before(source, dict(enumerate(ends)), lines)[0] if lines else []
         for record in records:
             _print(record, as_json=as_json)
         if follow:
             _follow(source, ends, as_json=as_json)
         elif not records and lines:
             end_with_nothing(f"{name} holds no records")
-
-
-def _last(topic: Topic, ends: list[int], lines: int) -> list[Record]:
-    if not lines:
-        return []
-    found: list[Record] = []
-    for number, end in enumerate(ends):
-        found += _between(topic, number, max(0, end - lines), end)
-    return sorted(found, key=lambda record: (record.at, record.partition, record.offset))[-lines:]
 
 
 def _between(topic: Topic, number: int, start: int, end: int) -> Iterator[Record]:
@@ -311,7 +306,7 @@ def _follow(topic: Topic, ends: list[int], *, as_json: bool) -> None:
 
 def _print(record: Record, *, as_json: bool) -> None:
     """Print a record on one line."""
-    click.echo(json_text(_record_document(record)) if as_json else _record_line(record))
+    click.echo(json_text(record_document(record)) if as_json else _record_line(record))
 
 
 def _record_line(record: Record) -> str:
@@ -319,27 +314,6 @@ def _record_line(record: Record) -> str:
     at = datetime.fromtimestamp(record.at).strftime("%H:%M:%S")
     body = record.fault or glance(body_of(record))
     return fitted("  ".join(filter(None, (at, str(record), clean(record.key), clean(body)))))
-
-
-def _record_document(record: Record) -> dict[str, Any]:
-    """Return a record as `--json` prints it; every key is always present."""
-    body = None if record.fault else body_of(record)
-    binary = isinstance(body, bytes)
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "at": instant(record.at),
-        "key": _utf8(record.key) or None,
-        "body": b64encode(body).decode() if isinstance(body, bytes) else body,
-        "body_encoding": "base64" if binary else None,
-        "headers": {_utf8(name): _utf8(text) for name, text in record.headers.items()},
-        "fault": record.fault or None,
-    }
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @topic.command("groups")
@@ -358,7 +332,7 @@ def groups(name: str, as_json: bool) -> None:
     rows = [(group, share) for group, shares in found.items() for share in shares]
     if as_json:
         for group, share in rows:
-            click.echo(json_text({"topic": name, "group": group, **share._asdict()}))
+            click.echo(json_text({"topic": name, "group": group, **share_document(share)}))
     elif rows:
         lines = [[group, str(s.partition), str(s.committed), str(s.lag), clean(s.owner)] for group, s in rows]
         click.echo("\n".join(table(["GROUP", "PARTITION", "COMMITTED", "LAG", "OWNER"], lines, right=" rrr")))
@@ -453,10 +427,10 @@ def dlq(name: str, count: int | None, again: bool, as_json: bool) -> None:
             return
         records = waiting(source, count or 100)
     for record in records:
-        dead = dead_of(record)
         if as_json:
-            click.echo(json_text({**_record_document(record), "dead": dead._asdict()}))
+            click.echo(json_text(dead_record_document(record)))
         else:
+            dead = dead_of(record)
             click.echo(_record_line(record))
             click.echo(clean(f"    {dead.code} for {dead.group} after {dead.attempts}: {dead.reason}"))
     if not records:

@@ -12,6 +12,7 @@ from pabal.errors import PabalError, TooLarge
 from pabal.gateway import looking
 from pabal.gateway.api.access import Access
 from pabal.gateway.api.server import ApiServer
+from pabal.gateway.api.topics import TopicDesk
 from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
 from pabal.gateway.signature import RIGHTS, Key, Keys, Request
 from pabal.gateway.sqs import wire
@@ -44,6 +45,7 @@ class Gateway:
         *,
         keys: Keys | None = None,
         read_only: bool = False,
+        topics: str = "",
     ) -> None:
         self._mq = mq
         self._clock = clock
@@ -51,7 +53,8 @@ class Gateway:
         self._read_only = read_only
         self._service = Service(mq, clock)
         self._waits = Waits()
-        self._api = ApiServer(mq, clock, access, self._waits, read_only=read_only)
+        self._topics = TopicDesk(topics)
+        self._api = ApiServer(mq, clock, access, self._waits, self._topics, read_only=read_only)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,6 +75,7 @@ class Gateway:
         """End what goes on in the background."""
         self._api.close()
         await self._service.close()
+        await self._topics.close()
 
     def dismiss(self) -> None:
         """End the long polls: what they would have taken stays in its queue, and clients ask again."""

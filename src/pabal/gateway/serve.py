@@ -45,6 +45,7 @@ class Address:
     keys: Path | None = None
     hosts: tuple[str, ...] = ()  # names of this gateway, beside those of loopback
     read_only: bool = False
+    topics: str = ""  # the URL of the topics to show; empty: none
     token: str = ""  # of the dashboard, if there are no keys; empty: one that nobody can guess
 
 
@@ -75,7 +76,7 @@ async def _run(
     clock: Clock,
 ) -> None:
     async with pabal.aio.connect(serving.url, consumer="gateway") as mq:
-        gateway = Gateway(mq, clock, access, keys=keys, read_only=serving.read_only)
+        gateway = Gateway(mq, clock, access, keys=keys, read_only=serving.read_only, topics=serving.topics)
         guarded = Guard(gateway, Origins(hosts=(serving.host, *serving.hosts)), any_host=keys is not None)
         server = _Server(_config(guarded), gateway)
         telling = asyncio.create_task(_tell(server, address_of("http", serving.host, bound), started))

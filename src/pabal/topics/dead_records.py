@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pabal.errors import InvalidInput, TooLarge, TopicUnknown
 from pabal.store import FailureCode
 from pabal.topic_store import Bounds, Member, NewRecord, Record, Shape
+from pabal.topics.browse import records_from
 from pabal.topics.topic import Topic
 
 SUFFIX = ".dlq"
@@ -82,22 +83,23 @@ def dead_of(record: Record) -> Dead:
 
 
 def waiting(topic: Topic, limit: int) -> list[Record]:
-    """Return dead records of a topic that were not replayed yet, the oldest of each partition first."""
-    place = dlq_of(topic)
-    found: list[Record] = []
-    for number, (start, _) in _not_replayed(place).items():
-        if len(found) < limit:
-            found += place.read(number, start, limit - len(found))
-    return found
+    """Return dead records of a topic that were not replayed yet, the oldest first."""
+    left = {number: first for number, (first, _) in not_replayed(topic).items()}
+    return records_from(dlq_of(topic), left, limit)[0] if left else []
 
 
-def replay(topic: Topic, limit: int | None = None) -> int:
+def replay(topic: Topic, limit: int | None = None, until: Mapping[int, int] | None = None) -> int:
     """Append the dead records that are there now to their topic again; return how many. Safe to repeat when killed.
 
-    Incomplete records are skipped: those damaged on disk, and those too large for the dlq.
+    With `until`, only those before these offsets of the dead-letter topic. Incomplete records are skipped: those
+    damaged on disk, and those too large for the dlq.
     """
     place = dlq_of(topic)
-    left = {number: end for number, (_, end) in _not_replayed(place).items()}
+    left = {
+        number: end if until is None else min(end, until.get(number, 0))
+        for number, (first, end) in not_replayed(topic).items()
+        if until is None or first < until.get(number, 0)
+    }
     if not left:
         return 0
     member = place.topics.join(place.name, REPLAY_GROUP)
@@ -107,8 +109,9 @@ def replay(topic: Topic, limit: int | None = None) -> int:
         member.close()
 
 
-def _not_replayed(place: Topic) -> dict[int, Bounds]:
-    """Return the bounds of the records that are left to replay, by partition."""
+def not_replayed(topic: Topic) -> dict[int, Bounds]:
+    """Return the bounds of the dead records of a topic that are left to replay, by partition of its dlq."""
+    place = dlq_of(topic)
     try:
         bounds = place.bounds()
     except TopicUnknown:
@@ -123,7 +126,8 @@ def _replay(topic: Topic, member: Member, left: dict[int, int], limit: float) ->
     count = 0
     idle_since = topic.clock.boot()
     while left and count < limit and topic.clock.boot() - idle_since < _PATIENCE:
-        records = member.read(int(min(_BATCH, limit - count)), 0.5)
+        read = member.read(int(min(_BATCH, limit - count)), 0.5)
+        records = [record for record in read if record.offset < left.get(record.partition, 0)]
         if not records:
             continue
         sound = [record for record in records if _LEFT not in record.headers and dead_of(record).code != _CORRUPT]

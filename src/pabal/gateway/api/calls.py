@@ -15,6 +15,7 @@ from pabal import jsontext
 from pabal.clock import Clock, iso_stamp
 from pabal.errors import InvalidInput, InvalidPolicy, InvalidReceipt, LeaseLost, MessageUnknown, QueueUnknown
 from pabal.gateway.api import types
+from pabal.gateway.api.topics import TopicDesk
 from pabal.names import check_id, check_name, no_queue
 from pabal.policy.policy import document_of, policy_from
 from pabal.queues.documents import (
@@ -28,6 +29,8 @@ from pabal.queues.documents import (
 from pabal.queues.metrics import age_of_oldest
 from pabal.queues.queue import Queue, check_ids
 from pabal.store import Entry, Receipt, State
+from pabal.topic_store import Record
+from pabal.topics.documents import TopicStatus, dead_record_document, record_body, record_document
 
 _PREVIEW = 2000  # characters of a body that is too large for a list
 _LISTED = 4096  # bytes of a body in a list
@@ -71,9 +74,10 @@ def call(method: str, path: str, right: str, answer: Any, **more: Any) -> Callab
 class Calls:
     """Does what the calls say, with the queues of one connection."""
 
-    def __init__(self, mq: pabal.aio.Connection, clock: Clock) -> None:
+    def __init__(self, mq: pabal.aio.Connection, clock: Clock, topics: TopicDesk) -> None:
         self._mq = mq
         self._clock = clock
+        self._topics = topics
 
     # Queues
 
@@ -234,6 +238,43 @@ class Calls:
         """List the schedules with their next times."""
         return {"schedules": [schedule_document(each) for each in await self._mq.schedules()]}
 
+    # Topics
+
+    @call("GET", "/topics", "look", types.TopicList)
+    async def list_topics(self) -> Document:
+        """List the topics with their records, groups and dead records."""
+        return {"topics": await self._topics.summaries()}
+
+    @call("GET", "/topics/{topic}", "look", TopicStatus)
+    async def show_topic(self, topic: str) -> TopicStatus:
+        """Show a topic with its partitions and groups."""
+        return await self._topics.status(topic)
+
+    @call("GET", "/topics/{topic}/records", "look", types.RecordPage, query=types.LookAtRecords)
+    async def list_records(self, topic: str, given: types.LookAtRecords) -> Document:
+        """List records of a topic without a group: from an offset or a time on, or the newest."""
+        found = await self._topics.page(topic, given)
+        records = await self._mq.threads(lambda: [_shown_record(each, _LISTED) for each in found.records])
+        return {"records": records, "previous": found.previous, "next": found.next}
+
+    @call("GET", "/topics/{topic}/records/{partition}/{offset}", "look", types.RecordOut, query=types.LookAtOne)
+    async def show_record(self, topic: str, partition: str, offset: str, given: types.LookAtOne) -> Document:
+        """Show one record."""
+        record = await self._topics.record(topic, _number("partition", partition), _number("offset", offset))
+        return await self._mq.threads(_shown_record, record, given.most)
+
+    @call("GET", "/topics/{topic}/dead", "look", types.DeadRecordPage, query=types.LookAtDead)
+    async def list_dead_records(self, topic: str, given: types.LookAtDead) -> Document:
+        """List dead records of a topic that were not replayed yet, with why and for which group they are dead."""
+        found = await self._topics.dead(topic, given)
+        records = await self._mq.threads(lambda: [_shown_dead_record(each) for each in found.records])
+        return {"records": records, "next": found.next}
+
+    @call("POST", "/topics/{topic}/replay", "manage", types.Replayed, body=types.Replay)
+    async def replay_dead_records(self, topic: str, given: types.Replay) -> types.Replayed:
+        """Append dead records to their topic again, for the group that failed; 100 of them in a request."""
+        return await self._topics.replay(topic, given)
+
     async def _known(self, name: str) -> pabal.aio.Queue:
         names = await self._mq.queues()
         if name not in names:
@@ -351,16 +392,39 @@ def _texts(entry: Entry) -> Iterator[str]:
 
 def _body(entry: Entry) -> str:
     """Return the body of a message as text: JSON, or bytes that may be text."""
-    body = entry.data if entry.message is None else entry.message.body
+    return _text(entry.data if entry.message is None else entry.message.body)
+
+
+def _text(body: Any) -> str:
     return body.decode("utf-8", "replace") if isinstance(body, bytes) else jsontext.encode(body).decode()
 
 
 def _stored(entry: Entry, most: int) -> Document:
-    document = entry_document(entry)
-    body = None if entry.message is None else entry.message.body
-    text = "" if entry.message is None else _body(entry)
+    document = {**entry_document(entry), "cursor": entry.cursor}
+    if entry.message is None:
+        return {**document, "body_bytes": 0, "body_text": ""}
+    return _cut(document, entry.message.body, most)
+
+
+def _shown_record(record: Record, most: int) -> Document:
+    return _cut(record_document(record), record_body(record), most)
+
+
+def _shown_dead_record(record: Record) -> Document:
+    return _cut(dead_record_document(record), record_body(record), _LISTED)
+
+
+def _cut(document: Document, body: Any, most: int) -> Document:
+    """Add the size of a body and its text; leave a body out that is too large."""
+    text = _text(body)
     size = len(body) if isinstance(body, bytes) else len(text.encode())
     if size > most:
         document |= {"body": None, "body_encoding": None}
         text = text[:_PREVIEW]
-    return {**document, "body_bytes": size, "body_text": text, "cursor": entry.cursor}
+    return {**document, "body_bytes": size, "body_text": text}
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise InvalidInput(f"{name} is a number in digits; found {text!r:.40}")
+    return int(text)

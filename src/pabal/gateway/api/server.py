@@ -30,11 +30,13 @@ from pabal.errors import (
     StoreError,
     StoreFull,
     TooLarge,
+    TopicUnknown,
 )
 from pabal.gateway.api.access import LOCAL, Access
 from pabal.gateway.api.calls import CALLS, Call, Calls
 from pabal.gateway.api.live import Live
 from pabal.gateway.api.openapi import openapi
+from pabal.gateway.api.topics import TopicDesk
 from pabal.gateway.api.types import NewMessages
 from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
 from pabal.gateway.signature import Key
@@ -105,9 +107,16 @@ class ApiServer:
     """The dashboard at `/`, its files under `/ui/`, its stream at `/events`, and the calls."""
 
     def __init__(
-        self, mq: pabal.aio.Connection, clock: Clock, access: Access, waits: Waits, *, read_only: bool
+        self,
+        mq: pabal.aio.Connection,
+        clock: Clock,
+        access: Access,
+        waits: Waits,
+        topics: TopicDesk,
+        *,
+        read_only: bool,
     ) -> None:
-        self._calls = Calls(mq, clock)
+        self._calls = Calls(mq, clock, topics)
         self._live = Live(self._calls, clock)
         self._access = access
         self._read_only = read_only
@@ -119,8 +128,9 @@ class ApiServer:
         if path == "/":
             asks_sqs = b"Action=" in scope["query_string"] or scope["method"] not in ("GET", "HEAD")
             return not asks_sqs
-        return path.startswith(("/ui/", "/queues/")) or path in (
+        return path.startswith(("/ui/", "/queues/", "/topics/")) or path in (
             "/queues",
+            "/topics",
             "/consumers",
             "/schedules",
             "/events",
@@ -177,6 +187,8 @@ class ApiServer:
         except QueueUnknown as exc:
             # The library names other queues, and a key may not be allowed to see them.
             return _refusal(404, exc.code, str(exc) if self._access.local else "there is no such queue")
+        except TopicUnknown as exc:
+            return _refusal(404, exc.code, str(exc) if self._access.local else "there is no such topic")
         except LeaseLost as exc:
             return _refusal(409, exc.code, str(exc), receipts=list(exc.receipts))
         except PabalError as exc:
@@ -205,15 +217,15 @@ class ApiServer:
             raise Refused(401, "NotSignedIn", f"this request has no key: {way}", **challenge)
         return key
 
-    def _allowed(self, asked: _Asked, right: str, queue: str) -> Key:
-        """Return the key of a request; refuse one that lacks a right, or may not use the queue."""
+    def _allowed(self, asked: _Asked, right: str, name: str) -> Key:
+        """Return the key of a request; refuse one that lacks a right, or may not use the queue or topic."""
         key = self._key(asked)
         if self._read_only and right != "look":
             raise Refused(403, "ReadOnly", "this gateway only shows: start it without --read-only to change something")
         if right not in key.rights:
             raise Refused(403, "NotAllowed", f"the key {key.access_key} has no right to {right}")
-        if queue and not key.may_use(queue):
-            raise Refused(403, "NotAllowed", f"the key {key.access_key} may not use the queue {queue:.140}")
+        if name and not key.may_use(name):
+            raise Refused(403, "NotAllowed", f"the key {key.access_key} may not use {name:.140}")
         return key
 
     def _page(self, asked: _Asked) -> Answer:
@@ -247,7 +259,7 @@ class ApiServer:
 
     async def _call(self, asked: _Asked, receive: Receive, raw_path: str) -> Answer:
         call, values = _found(asked.method, raw_path or asked.path)
-        key = self._allowed(asked, call.right, values.get("queue", ""))
+        key = self._allowed(asked, call.right, values.get("queue", "") or values.get("topic", ""))
         arguments: list[Any] = []
         if call.query is not None:
             arguments.append(_read_query(asked.query, call.query))
@@ -302,9 +314,9 @@ def _visible(key: Key, path: str, result: dict[str, Any]) -> dict[str, Any]:
             each["holds"] = [held for held in each["holds"] if key.may_use(held["queue"])]
         result["consumers"] = [each for each in result["consumers"] if each["holds"] or "*" in key.queues]
         return result
-    if path in ("/queues", "/schedules"):
+    if path in ("/queues", "/schedules", "/topics"):
         [(name, rows)] = result.items()
-        return {name: [row for row in rows if key.may_use(row["queue"])]}
+        return {name: [row for row in rows if key.may_use(row["topic" if name == "topics" else "queue"])]}
     return result
 
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from pabal.queues.documents import QueueStatus
+from pabal.topics.documents import DeadStatus, TopicSummary
 
 MOST = 1000  # messages or receipts in one request
 WAIT = 50.0  # seconds of a long poll: many proxies end a request after 60
@@ -313,6 +314,94 @@ class ScheduleOut(TypedDict):
 
 class Schedules(TypedDict):
     schedules: list[ScheduleOut]
+
+
+class TopicList(TypedDict):
+    topics: list[TopicSummary]
+
+
+class LookAtRecords(_Given):
+    """Which records to list: from an offset or a time on, or the `newest`. Else from the oldest that is left.
+
+    `after` is the `next` of another answer, `before` its `previous`. Without a partition, those of all come by time.
+    """
+
+    partition: Annotated[int, Meta(ge=0)] | None = None
+    offset: Annotated[int, Meta(ge=0, lt=1 << 62)] | None = None
+    at: datetime | None = None
+    newest: bool = False
+    after: str = ""
+    before: str = ""
+    limit: Count = 50
+
+
+class RecordOut(TypedDict):
+    """A record. `fault` says what is wrong with a damaged one.
+
+    `body_bytes` is the size of the body as text. A body that is larger than asked for is null, with its beginning in
+    `body_text`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    at: str | None
+    key: str | None
+    body: Any
+    body_encoding: Literal["base64"] | None
+    headers: dict[str, str]
+    fault: str | None
+    body_bytes: int
+    body_text: str | None
+
+
+class RecordPage(TypedDict):
+    """Records, the oldest first. `next` leads to newer ones and `previous` to older ones; null if there are none."""
+
+    records: list[RecordOut]
+    previous: str | None
+    next: str | None
+
+
+class LookAtDead(_Given):
+    """`after` is the `next` of another answer."""
+
+    after: str = ""
+    limit: Count = 50
+
+
+class DeadRecordOut(RecordOut):
+    """A record of the dead-letter topic, with why and for which group it is dead."""
+
+    dead: DeadStatus
+
+
+class DeadRecordPage(TypedDict):
+    """Dead records that were not replayed yet, the oldest first."""
+
+    records: list[DeadRecordOut]
+    next: str | None
+
+
+class Replay(_Given):
+    """A slice of the dead records: those up to `until`, of another answer, or all that are dead now.
+
+    With `dry_run` they are only counted.
+    """
+
+    until: str = ""
+    dry_run: bool = False
+
+
+class Replayed(TypedDict):
+    """How many records were appended again, and how many are left before `until`: go on while there are some.
+
+    Records of which only the note is left cannot be replayed; they are passed over.
+    """
+
+    replayed: int
+    left: int
+    until: str
 
 
 class ErrorOut(TypedDict):
