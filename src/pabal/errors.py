@@ -32,7 +32,7 @@ PabalError
     │   └── IndexMissing: the body files of a hybrid store are there, and its index is not
     ├── StoreClosed
     ├── StoreBusy: another process holds a lock for too long; nothing was written
-    ├── NoAnswer: the manager did not answer in time
+    ├── NoAnswer: the manager, or a server, did not answer in time
     └── Uncertain: it may or may not have been written; repeating with the same id is safe
 
 The name of the class is the code that users see in `.why` files, answers and exit messages.
@@ -329,7 +329,10 @@ class StoreBusy(StoreError):
 
 
 class NoAnswer(StoreError):
-    """The manager did not answer in time: nothing was done if `withdrawn`, else repeating with the same id is safe."""
+    """The manager, or a server, did not answer in time.
+
+    Nothing was done if `withdrawn`, else repeating with the same id is safe.
+    """
 
     def __init__(self, reason: str, *, withdrawn: bool = False) -> None:
         super().__init__(reason)

@@ -8,7 +8,6 @@ import socket
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,10 +17,7 @@ import pytest
 
 import pabal
 import pabal.aio
-from pabal.clock import SystemClock
-from pabal.gateway.api.calls import CALLS, Calls
-from pabal.gateway.api.live import Live
-from pabal.gateway.api.topics import TopicDesk
+from pabal.gateway.api.calls import CALLS
 from pabal.gateway.signature import new_key, write_keys
 from pabal.store import State
 from tests.cli.command import Pabal
@@ -489,16 +485,3 @@ def test_the_stream_has_the_figures_and_ends_with_the_gateway(tmp_path: Path) ->
             assert running.stop() == 0
             while connection.recv(65536):
                 pass
-
-
-@pytest.mark.anyio
-async def test_a_browser_that_goes_after_its_first_figures_is_not_counted_any_more() -> None:
-    async with pabal.aio.connect("memory:") as mq:
-        live = Live(Calls(mq, SystemClock(), TopicDesk("")), SystemClock())
-        try:
-            for _ in range(2):  # the second one finds figures that were read before
-                async with aclosing(live.watch()) as figures:
-                    assert (await anext(figures))["fault"] is None
-                assert live._watchers == 0
-        finally:
-            live.close()

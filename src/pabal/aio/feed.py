@@ -67,6 +67,12 @@ class Feed:
                 self._waiter.stop()  # else it would lease for nobody
         return waited
 
+    @property
+    def asleep(self) -> bool:
+        """Whether the thread sleeps: the store has answered that there is nothing."""
+        waiter = self._waiter
+        return waiter is not None and waiter.sleeping
+
     def close(self) -> None:
         """End the thread; those who wait get StoreClosed."""
         with self._changed:

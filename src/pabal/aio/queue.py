@@ -6,6 +6,7 @@ What many tasks publish or settle at the same time shares a commit. All tasks th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, Unpack
 
 from pabal.aio.calls import Batcher, Threads, finished, store_together
 from pabal.aio.feed import Feed
-from pabal.errors import InvalidInput, PabalError, QueueFull, StoreClosed, StoreFull
+from pabal.errors import InvalidInput, NoAnswer, PabalError, QueueFull, StoreClosed, StoreFull
 from pabal.jsontext import Json
 from pabal.message import Message, Priority, Seconds, check_count, check_seconds
 from pabal.policy.bodies import check_many
@@ -44,6 +45,8 @@ from pabal.store import (
     check_token,
 )
 
+_GRACE = 5.0  # seconds in which a look that is under way at the end of a wait must be answered
+_LOOK_AGAIN = 0.02
 _REFUSED = (InvalidInput, QueueFull, StoreFull)  # nothing was stored, and one item may be the reason
 _NOT_STORED = "cancelled before it was handed to the store: the message is not stored"
 _MAYBE_STORED = "cancelled while it was being stored: publish it again with the same id to be sure"
@@ -441,13 +444,25 @@ class Queue(Local, Generic[Body]):
         try:
             found = asyncio.wrap_future(ask.found)
             await asyncio.wait([found], timeout=wait)
+            answered = await self._has_answered(found)
             if not found.done() and self._feed.withdraw(ask):
-                return []
+                if answered:
+                    return []
+                raise NoAnswer("the store does not answer: see that its server runs and repeat", withdrawn=True)
             return await asyncio.shield(found)
         except BaseException:
             if not self._feed.withdraw(ask) and not token:
                 self._give_back_taken(ask.found)
             raise
+
+    async def _has_answered(self, found: asyncio.Future[list[HeldDelivery[Body]]]) -> bool:
+        """Wait a little for a look that is under way; return False if the store does not answer it."""
+        end = time.monotonic() + _GRACE
+        while not (found.done() or self._feed.asleep):
+            if time.monotonic() > end:
+                return False
+            await asyncio.wait([found], timeout=_LOOK_AGAIN)
+        return True
 
     def _give_back_taken(self, taken: Future[list[HeldDelivery[Body]]]) -> None:
         """Give back what a call has taken, or will have taken, for a task that is gone."""

@@ -34,6 +34,17 @@ class QueueStatus(TypedDict):
     fault: str | None
 
 
+class QueueFigures(QueueStatus):
+    """What a queue holds, and what has happened in it since its store was made."""
+
+    oldest_inflight_seconds: float | None
+    published: int
+    delivered: int
+    acked: int
+    retried: int
+    dead_letters: dict[str, int]
+
+
 _FIELDS = (
     "type version sender target attributes headers priority group dedup_key unique thread_id trace_id reply_to".split()
 )
@@ -152,4 +163,18 @@ def status_document(queue: Queue, now: float) -> QueueStatus:
         oldest_ready_seconds=age_of_oldest(queue, State.READY, now),
         paused=paused,
         fault=fault,
+    )
+
+
+def figures_document(queue: Queue, now: float) -> QueueFigures:
+    """Count the messages of a queue, and what has happened in it."""
+    counters = queue.store.counters(queue.name)
+    return QueueFigures(
+        **status_document(queue, now),
+        oldest_inflight_seconds=age_of_oldest(queue, State.INFLIGHT, now),
+        published=counters.published,
+        delivered=counters.delivered,
+        acked=counters.acked,
+        retried=counters.retried,
+        dead_letters=dict(counters.dead),
     )

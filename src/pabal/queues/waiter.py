@@ -186,6 +186,7 @@ class Waiter:
         self._queue = queue
         self._line: WaitingLine | None = None
         self._stopped = False
+        self.sleeping = False  # after the store has answered, until the next look
         self._asleep = threading.Lock()  # held; released to end the sleep of its waiter
         self._asleep.acquire()
 
@@ -230,14 +231,27 @@ class Waiter:
         end = time.monotonic() + remaining
         while not line.leads(self):
             left = end - time.monotonic()
-            if left <= 0 or self._asleep.acquire(timeout=min(left, _LONGEST_SLEEP)):
+            if left <= 0 or self._sleep(min(left, _LONGEST_SLEEP)):
                 return
         if line.arm(self._queue):
             return
         due = None if self._queue.paused else self._queue.store.next_due(self._queue.name)
         pause = min(remaining, SLOW_POLL, float("inf") if due is None else max(due, _LEAST_PAUSE))
-        if not line.sleep(pause):
-            self._asleep.acquire(timeout=pause)
+        self.sleeping = True
+        try:
+            slept = line.sleep(pause)
+        finally:
+            self.sleeping = False
+        if not slept:
+            self._sleep(pause)
+
+    def _sleep(self, seconds: float) -> bool:
+        """Sleep until another thread ends it; return whether one did."""
+        self.sleeping = True
+        try:
+            return self._asleep.acquire(timeout=seconds)
+        finally:
+            self.sleeping = False
 
     def __enter__(self) -> Waiter:
         return self

@@ -20,13 +20,13 @@ from pabal.names import check_id, check_name, no_queue
 from pabal.policy.policy import document_of, policy_from
 from pabal.queues.documents import (
     Document,
+    QueueFigures,
     consumer_document,
     delivery_document,
     entry_document,
+    figures_document,
     schedule_document,
-    status_document,
 )
-from pabal.queues.metrics import age_of_oldest
 from pabal.queues.queue import Queue, check_ids
 from pabal.store import Entry, Receipt, State
 from pabal.topic_store import Record
@@ -84,26 +84,11 @@ class Calls:
     @call("GET", "/queues", "look", types.Queues)
     async def list_queues(self) -> Document:
         """List the queues with their figures."""
-        return {"queues": await self.figures()}
-
-    async def figures(self) -> list[types.QueueFigures]:
-        """Return the figures of every queue, by name."""
         names = await self._mq.queues()
-        return await self._mq.threads(lambda: [self._figures(name) for name in names])
+        return {"queues": await self._mq.threads(lambda: [self._figures(name) for name in names])}
 
-    def _figures(self, name: str) -> types.QueueFigures:
-        queue = self._mq.blocking.queue(name)
-        counters = queue.store.counters(name)
-        now = self._clock.now()
-        return {
-            **status_document(queue, now),
-            "oldest_inflight_seconds": age_of_oldest(queue, State.INFLIGHT, now),
-            "published": counters.published,
-            "delivered": counters.delivered,
-            "acked": counters.acked,
-            "retried": counters.retried,
-            "dead_letters": dict(counters.dead),
-        }
+    def _figures(self, name: str) -> QueueFigures:
+        return figures_document(self._mq.blocking.queue(name), self._clock.now())
 
     @call("GET", "/queues/{queue}", "look", types.QueueOut)
     async def show_queue(self, queue: str) -> Document:

@@ -1,116 +1,142 @@
-"""The figures of all queues, read once a second for all who watch, with rates and the last hour."""
+"""The stream of figures: they are read once a second for all who watch, and a store that is silent is a fault.
+
+A look that does not return is reported while it goes on, so one that hangs costs one thread and one connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
 
+from pabal.aio.calls import Threads
 from pabal.clock import Clock, iso_stamp
 from pabal.errors import PabalError
-from pabal.gateway.api.calls import Calls
-from pabal.gateway.api.types import QueueFigures
+from pabal.queues.overview import Overview, OverviewReader, Source, silence_fault
 
 log = logging.getLogger("pabal.gateway")
 
-_EVERY = 1.0  # seconds between two looks
+_EVERY = 1.0  # seconds between two signs of life
+_PATIENCE = 0.8  # seconds in which the store must answer; with _EVERY below the two in which a stop must be shown
 _MINUTE = 60.0
-_SHARE = 50  # a look is followed by a rest of at least so many times its length
 _MINUTES = 60  # of the line of each queue
-_RATE_SECONDS = 5.0  # over which a rate is counted
+_SHARE = 50  # a look is followed by a rest of at least so many times its length
+
+T = TypeVar("T")
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class Live:
-    """Reads the figures while somebody watches, and once a minute else, for the line of the last hour."""
+    """Reads the figures while somebody watches, and once a minute else, for the line of the last hour.
 
-    def __init__(self, calls: Calls, clock: Clock) -> None:
-        self._calls = calls
+    `pause` waits for so many seconds, or for an event that comes before.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        clock: Clock,
+        *,
+        pause: Callable[[asyncio.Event, float], Awaitable[None]] = _wait,
+    ) -> None:
+        self._source = source
         self._clock = clock
+        self._pause = pause
+        self._reader = OverviewReader(clock, step=_MINUTE, steps=_MINUTES)
+        self._threads = Threads("pabal-figures", 1)  # its own: searches must not delay it
         self._watchers = 0
         self._wanted = asyncio.Event()
+        self._never = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._latest: dict[str, Any] = {}
+        self._latest = Overview(at="", queues=[], consumers=0, fault=None)
+        self._signs = 0  # of life
         self._looks = 0
-        self._samples: dict[str, deque[tuple[float, int, int]]] = {}
-        self._lines: dict[str, deque[tuple[int, int, int]]] = {}
         self._looking = asyncio.create_task(self._look())
 
-    async def watch(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the figures each time they were read, from now on."""
+    async def watch(self) -> AsyncGenerator[Overview | None, None]:
+        """Yield the figures each time they were read, from now on; None is a sign of life about once a second."""
         self._watchers += 1
         self._wanted.set()
-        seen = self._looks
+        seen, signs = self._looks, self._signs
         try:
-            if self._latest:
+            if self._latest["at"]:
                 yield self._latest
             while True:
                 async with self._changed:
-                    while self._looks == seen:
+                    while self._signs == signs:
                         await self._changed.wait()
-                    seen, latest = self._looks, self._latest
-                yield latest
+                    signs, fresh, seen = self._signs, self._looks != seen, self._looks
+                    latest = self._latest
+                yield latest if fresh else None
         finally:
             self._watchers -= 1
 
     def close(self) -> None:
         self._looking.cancel()
+        self._threads.abandon()
 
     async def _look(self) -> None:
         while True:
             begun = time.monotonic()
-            found = await self._read()
-            async with self._changed:
-                self._latest = found
-                self._looks += 1
-                self._changed.notify_all()
-            rest = (time.monotonic() - begun) * _SHARE
-            await asyncio.sleep(_EVERY if found["fault"] else max(_EVERY, min(rest, _MINUTE)))
+            found = await self._answer(lambda: self._reader.read(self._source))
+            if found is not None:
+                await self._show(found)
             if not self._watchers:
                 self._wanted.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_MINUTE):
-                        await self._wanted.wait()
+                await self._pause(self._wanted, _MINUTE)
+                continue
+            rest = 0.0 if found is None else min((time.monotonic() - begun) * _SHARE, _MINUTE)
+            await self._pause(self._never, _EVERY)
+            while (rest := rest - _EVERY) > 0 and self._watchers:
+                # A look costs much here; whether the store answers is asked all the same.
+                if await self._answer(lambda: self._reader.ask(self._source.queues)) is None:
+                    break
+                await self._sign()
+                await self._pause(self._never, _EVERY)
 
-    async def _read(self) -> dict[str, Any]:
-        at = iso_stamp(self._clock.now())
+    async def _answer(self, call: Callable[[], T]) -> T | None:
+        """Return what a call of the store gives; show a fault if it fails, and while it does not answer."""
+        calling = asyncio.ensure_future(self._threads(call))
+        shown_at, told = time.monotonic(), False
+        while not calling.done():
+            await asyncio.wait([calling], timeout=_PATIENCE / 4)
+            silent, now = self._reader.silent(), time.monotonic()
+            is_news = silent >= _PATIENCE and not told
+            if calling.done() or not (is_news or now - shown_at >= _EVERY):
+                continue
+            shown_at, told = now, silent >= _PATIENCE
+            if silent >= _PATIENCE:
+                await self._show_fault(silence_fault(silent))
+            else:  # it answers, and has many queues
+                await self._sign()
         try:
-            figures = await self._calls.figures()
-            self._forget_all_but({each["queue"] for each in figures})
-            queues = [self._with_rates(each) for each in figures]
-            consumers = (await self._calls.list_consumers())["consumers"]
+            return calling.result()
         except PabalError as exc:
-            return {"at": at, "queues": [], "consumers": 0, "fault": f"{exc.code}: {exc}"}
+            await self._show_fault(f"{exc.code}: {exc}")
         except Exception:
             log.exception("the figures of the dashboard cannot be read")
-            return {"at": at, "queues": [], "consumers": 0, "fault": "the log of the gateway says why"}
-        return {"at": at, "queues": queues, "consumers": len(consumers), "fault": None}
+            await self._show_fault("the log of the gateway says why")
+        return None
 
-    def _forget_all_but(self, names: set[str]) -> None:
-        for name in self._samples.keys() - names:
-            del self._samples[name], self._lines[name]
+    async def _show_fault(self, words: str) -> None:
+        latest = self._latest
+        at = iso_stamp(self._clock.now())
+        await self._show(Overview(at=at, queues=latest["queues"], consumers=latest["consumers"], fault=words))
 
-    def _with_rates(self, figures: QueueFigures) -> dict[str, Any]:
-        """Add messages per second, in and out, of the last seconds, and per minute of the last hour."""
-        name, now = figures["queue"], time.monotonic()
-        counted = (figures["published"], figures["acked"])
-        samples = self._samples.setdefault(name, deque())
-        while len(samples) > 1 and now - samples[1][0] >= _RATE_SECONDS:
-            samples.popleft()
-        first = samples[0] if samples else (now, *counted)
-        samples.append((now, *counted))
-        span = now - first[0]
-        rates = [round(max(0, n - m) / span, 2) if span else 0.0 for n, m in zip(counted, first[1:], strict=True)]
-        return {**figures, "in_rate": rates[0], "out_rate": rates[1], "line": self._line(name, counted)}
+    async def _show(self, found: Overview) -> None:
+        self._latest = found
+        self._looks += 1
+        await self._sign()
 
-    def _line(self, name: str, counted: tuple[int, int]) -> list[list[int]]:
-        """Return what came and went in each minute."""
-        minute = int(self._clock.now() // 60)
-        line = self._lines.setdefault(name, deque(maxlen=_MINUTES + 1))
-        if not line or line[-1][0] != minute:
-            line.append((minute, *counted))
-        firsts = [*line, (minute + 1, *counted)]
-        return [[max(0, b[1] - a[1]), max(0, b[2] - a[2])] for a, b in zip(firsts, firsts[1:], strict=False)]
+    async def _sign(self) -> None:
+        async with self._changed:
+            self._signs += 1
+            self._changed.notify_all()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing, suppress
 from functools import cache
 from hashlib import sha256
@@ -41,6 +41,7 @@ from pabal.gateway.api.types import NewMessages
 from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
 from pabal.gateway.signature import Key
 from pabal.names import check_name
+from pabal.queues.overview import Overview
 from pabal.queues.replies import SUFFIX as REPLIES
 
 log = logging.getLogger("pabal.gateway")
@@ -117,7 +118,8 @@ class ApiServer:
         read_only: bool,
     ) -> None:
         self._calls = Calls(mq, clock, topics)
-        self._live = Live(self._calls, clock)
+        self._live = Live(mq.blocking, clock)
+        self._written: tuple[Overview | None, dict[tuple[str, ...], bytes]] = (None, {})
         self._access = access
         self._read_only = read_only
         self._waits = waits
@@ -290,8 +292,19 @@ class ApiServer:
 
     async def _send_events(self, key: Key, send: Send) -> None:
         async with aclosing(self._live.watch()) as figures:
-            async for text in _texts(figures, key):
+            async for found in figures:
+                text = b"event: alive\ndata:\n\n" if found is None else self._event(found, key)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
+
+    def _event(self, found: Overview, key: Key) -> bytes:
+        """Return the event with the queues that a key may use; it is written once for all who have the same ones."""
+        if self._written[0] is not found:
+            self._written = (found, {})
+        texts = self._written[1]
+        if key.queues not in texts:
+            queues = [each for each in found["queues"] if key.may_use(each["queue"])]
+            texts[key.queues] = b"data: " + jsontext.encode({**found, "queues": queues}) + b"\n\n"
+        return texts[key.queues]
 
 
 class _Credentials(msgspec.Struct, forbid_unknown_fields=True):
@@ -299,12 +312,6 @@ class _Credentials(msgspec.Struct, forbid_unknown_fields=True):
 
     secret: str
     key: str = ""
-
-
-async def _texts(figures: AsyncGenerator[dict[str, Any], None], key: Key) -> AsyncGenerator[bytes, None]:
-    async for found in figures:
-        shown = {**found, "queues": [each for each in found["queues"] if key.may_use(each["queue"])]}
-        yield b"data: " + jsontext.encode(shown) + b"\n\n"
 
 
 def _visible(key: Key, path: str, result: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from pabal.queues.documents import QueueStatus
+from pabal.queues.documents import QueueFigures
 from pabal.topics.documents import DeadStatus, TopicSummary
 
 MOST = 1000  # messages or receipts in one request
@@ -244,17 +244,6 @@ class Removed(TypedDict):
     """How many messages were removed."""
 
     removed: int
-
-
-class QueueFigures(QueueStatus):
-    """What a queue holds, and what has happened in it since its store was made."""
-
-    oldest_inflight_seconds: float | None
-    published: int
-    delivered: int
-    acked: int
-    retried: int
-    dead_letters: dict[str, int]
 
 
 class Queues(TypedDict):

@@ -7,12 +7,16 @@ import { MessagePage } from "./message.js";
 import { Overview } from "./overview.js";
 import { QueuePage } from "./queue.js";
 
-const SILENCE = 4000; // milliseconds without news, after which the figures are old
+// Milliseconds without news: the gateway sends some each second. Then the page says so, and then it connects anew.
+const SILENCE = 1750;
+const GIVE_UP = 8000;
 
 let page = null;
 let latest = null;
 let stream = null;
 let heard = 0;
+let opened = 0;
+const GONE = "The gateway does not answer. This page goes on by itself when it is back.";
 
 function route() {
   if (!session.signedIn) return signIn();
@@ -53,16 +57,22 @@ document.addEventListener("visibilitychange", () => {
 function listen() {
   stream?.close();
   stream = new EventSource("/events");
+  opened = Date.now();
   stream.onmessage = (event) => {
     latest = JSON.parse(event.data);
-    heard = Date.now();
-    state(latest.fault ? "bad" : "good", latest.fault ? "the store does not answer" : "live", latest.fault ?? "");
+    alive();
     if (!latest.fault) page?.show(latest);
   };
+  stream.addEventListener("alive", alive); // without new figures
   stream.onerror = () => {
     if (stream.readyState === EventSource.CLOSED) setTimeout(resume, 1000);
-    state("bad", "not connected", "The gateway does not answer. This page goes on by itself when it is back.");
+    state("bad", "not connected", GONE);
   };
+}
+
+function alive() {
+  heard = Date.now();
+  if (latest) state(latest.fault ? "bad" : "good", latest.fault ? "the store does not answer" : "live", latest.fault ?? "");
 }
 
 // A gateway that was started again may not know this browser any more.
@@ -83,10 +93,11 @@ function state(kind, words, banner = "") {
 }
 
 setInterval(() => {
-  if (session.signedIn && heard && Date.now() - heard > SILENCE && $("live").classList.contains("good")) {
-    state("warn", "waiting for news");
-  }
-}, 1000);
+  if (!session.signedIn || !heard || document.hidden) return;
+  const silent = Date.now() - Math.max(heard, opened);
+  if (silent > SILENCE && stream.readyState !== EventSource.CLOSED) state("bad", "not connected", GONE);
+  if (silent > GIVE_UP && stream.readyState !== EventSource.CLOSED) listen();
+}, 250);
 
 function signIn() {
   stream?.close();

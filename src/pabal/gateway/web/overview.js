@@ -4,18 +4,6 @@ import { may, put, queuePath } from "./api.js";
 import { dialog, el, sparkline, toast } from "./dom.js";
 import { count, rate, span } from "./format.js";
 
-const STUCK = 300; // seconds that a message may wait before its queue needs attention
-
-function troubles(queue) {
-  const found = [];
-  if (queue.fault) found.push(["bad", "policy cannot be read"]);
-  if (queue.dead) found.push(["bad", `${count(queue.dead)} dead`]);
-  if (queue.corrupt) found.push(["bad", `${count(queue.corrupt)} corrupt`]);
-  if (queue.paused) found.push(["warn", "paused"]);
-  if (queue.oldest_ready_seconds > STUCK) found.push(["warn", `waits for ${span(queue.oldest_ready_seconds)}`]);
-  return found;
-}
-
 const COLUMNS = [
   ["ready", "Ready"],
   ["inflight", "In flight"],
@@ -41,7 +29,7 @@ export class Overview {
     this.table = el(
       "table.queues",
       {},
-      el("thead", {}, el("tr", {}, el("th", {}, "Queue"), COLUMNS.map(([, words]) => el("th.number", {}, words)), el("th.number", {}, "Oldest"), el("th.number", {}, "In"), el("th.number", {}, "Out"), el("th.wide", {}, "Last hour"))),
+      el("thead", {}, el("tr", {}, el("th", {}, "Queue"), COLUMNS.map(([, words]) => el("th.number", {}, words)), el("th.number", {}, "Oldest"), el("th.number", {}, "In"), el("th.number", {}, "Out"), el("th.number", { title: "Consumers that hold messages of it now" }, "Held by"), el("th.wide", {}, "Last hour"))),
       this.body,
     );
     this.element = el(
@@ -62,8 +50,7 @@ export class Overview {
   draw() {
     const shown = this.queues
       .filter((queue) => queue.queue.toLowerCase().includes(this.filter))
-      .map((queue) => [queue, troubles(queue)])
-      .sort(([a, at], [b, bt]) => Number(bt.length > 0) - Number(at.length > 0) || a.queue.localeCompare(b.queue));
+      .sort((a, b) => Number(b.attention.length > 0) - Number(a.attention.length > 0) || a.queue.localeCompare(b.queue));
     this.table.hidden = !this.queues.length;
     this.empty.hidden = this.queues.length > 0;
     if (!this.queues.length) {
@@ -73,26 +60,27 @@ export class Overview {
         el("pre.body", {}, "pabal publish jobs '{\"hello\": \"world\"}'"),
       );
     }
-    const wanted = shown.map(([queue, found]) => this.row(queue, found));
+    const wanted = shown.map((queue) => this.row(queue));
     if (wanted.some((row, at) => this.body.children[at] !== row) || this.body.childElementCount !== wanted.length) this.body.replaceChildren(...wanted);
   }
 
-  row(queue, found) {
+  row(queue) {
     let row = this.rows.get(queue.queue);
     if (!row) {
       row = el("tr");
       this.rows.set(queue.queue, row);
     }
-    const text = JSON.stringify([queue, found]);
+    const text = JSON.stringify(queue);
     if (row.dataset.shown === text) return row;
     row.dataset.shown = text;
     const link = (state) => `#/queues/${encodeURIComponent(queue.queue)}/${state}`;
     row.replaceChildren(
-      el("th", { scope: "row" }, el("a", { href: link("ready") }, queue.queue), found.map(([kind, words]) => el(`span.tag.${kind}`, {}, words))),
+      el("th", { scope: "row" }, el("a", { href: link("ready") }, queue.queue), queue.attention.map(({ kind, words }) => el(`span.tag.${kind}`, {}, words))),
       ...COLUMNS.map(([state]) => el("td.number", {}, queue[state] ? el("a", { href: link(state), class: state === "dead" ? "bad" : "" }, count(queue[state])) : el("span.zero", {}, "0"))),
       el("td.number", {}, span(queue.oldest_ready_seconds)),
       el("td.number", {}, rate(queue.in_rate)),
       el("td.number", {}, rate(queue.out_rate)),
+      el("td.number", {}, queue.consumers ? count(queue.consumers) : el("span.zero", {}, "0")),
       el("td.wide", {}, sparkline(queue.line, `${queue.queue}: messages in and out of each minute of the last hour`)),
     );
     return row;

@@ -1,0 +1,78 @@
+"""The dashboard and the HTTP interface while the store or the gateway stands still, is gone, and comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+import pabal
+from tests.gateway.conftest import Running
+from tests.gateway.http_client import Client, Failed
+from tests.gateway.web.conftest import OpenPage
+from tests.services.postgres import PostgresServer, running
+
+
+@pytest.fixture
+def server(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A PostgreSQL server of its own, to be stopped; that of the other tests says why there can be none here."""
+    with running() as found:
+        yield found
+
+
+class TestStore:
+    """A store on a server that stops."""
+
+    @pytest.fixture
+    def url(self, server: PostgresServer) -> str:
+        with pabal.connect(server.url) as mq:
+            mq.queue("emails").publish_many(range(12))
+        return server.url
+
+    @pytest.mark.parametrize("outage", ["hung", "gone"])
+    def test_it_is_shown_and_heals_by_itself(self, server: PostgresServer, open_page: OpenPage, outage: str) -> None:
+        page = open_page()
+        row = page.get_by_role("row", name="emails")
+        expect(row).to_contain_text("12")
+        server.hang() if outage == "hung" else server.stop()
+        expect(page.locator("#live-text")).to_have_text("the store does not answer")
+        expect(page.locator("#banner")).to_be_visible()
+        expect(row).to_contain_text("12")  # what it said last
+        late = open_page()  # whoever comes now is told as well
+        expect(late.locator("#live-text")).to_have_text("the store does not answer")
+        server.resume() if outage == "hung" else server.start()
+        for each in (page, late):
+            expect(each.locator("#live-text")).to_have_text("live", timeout=120_000)
+            expect(each.locator("#banner")).to_be_hidden()
+            expect(each.get_by_role("row", name="emails")).to_contain_text("12")
+
+    @pytest.mark.parametrize("outage", ["hung", "gone"])
+    def test_a_lease_is_answered_with_an_error_and_not_with_nothing(
+        self, server: PostgresServer, shown: Running, outage: str
+    ) -> None:
+        client = Client(shown)
+        assert client("lease", queue="empty", wait=0.1)["messages"] == []
+        server.hang() if outage == "hung" else server.stop()
+        try:
+            with pytest.raises(Failed) as caught:
+                client("lease", queue="empty", wait=0.1)
+            assert caught.value.status == 503
+        finally:
+            server.resume() if outage == "hung" else server.start()
+
+
+def test_a_gateway_that_hangs_is_shown_and_heals_by_itself(
+    emails: pabal.Queue, shown: Running, open_page: OpenPage
+) -> None:
+    page = open_page()
+    expect(page.locator("#live-text")).to_have_text("live")
+    os.kill(shown.process.pid, signal.SIGSTOP)
+    try:
+        expect(page.locator("#live-text")).to_have_text("not connected")
+    finally:
+        os.kill(shown.process.pid, signal.SIGCONT)
+    expect(page.locator("#live-text")).to_have_text("live")
+    expect(page.locator("#banner")).to_be_hidden()
