@@ -351,6 +351,15 @@ def test_a_failure_by_receipt_of_what_did_not_fail_is_lost(
     assert len(caplog.records) == 1  # one death
 
 
+@pytest.mark.parametrize("call", ["ack", "nack", "bury"])
+def test_a_delivery_given_for_a_receipt_is_refused_with_the_way(jobs: Queue, call: str) -> None:
+    jobs.publish(1)
+    [delivery] = jobs.lease()
+    with pytest.raises(InvalidReceipt, match="expected a receipt; found Delivery: a delivery is settled by its own"):
+        getattr(jobs, call)(delivery)
+    delivery.ack()
+
+
 def test_settling_by_receipt_alone(jobs: Queue) -> None:
     jobs.publish_many(["a", "b", "c"])
     first, second, third = (str(delivery.receipt) for delivery in jobs.lease(3))

@@ -488,6 +488,11 @@ class Queue(Local, Generic[Body]):
 
     def _own(self, receipt: Receipt | str) -> Receipt:
         own = Receipt.parse(receipt) if isinstance(receipt, str) else receipt
+        if not isinstance(own, Receipt):
+            raise InvalidReceipt(
+                f"expected a receipt; found {type(own).__name__}: a delivery is settled by its own methods, and has a "
+                "receipt in `receipt`"
+            )
         if own.queue != self.name:
             raise InvalidReceipt(f"a receipt of queue {own.queue} was given to queue {self.name}")
         return own
