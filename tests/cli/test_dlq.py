@@ -176,3 +176,18 @@ def test_an_editor_that_fails_is_named_and_nothing_is_changed(pabal: Pabal, monk
     ran = pabal("edit-dlq", "jobs", "m1")
     assert ran.code == 5 and "your text is kept in" in ran.err and "QueueFull" in ran.err, ran
     assert pabal.counts() == {"ready": 1, "dead": 1} and len(list(pabal.place.glob("pabal-*"))) == 2
+
+
+def test_they_go_to_another_queue_with_their_ids_and_at_a_rate(dead: Pabal) -> None:
+    assert dead("reprocess", "jobs", "--all", "--to", "nowhere").code == 3
+    with dead.connect() as mq:
+        mq.queue("slow").create()
+    assert dead("reprocess", "jobs", "--all", "--to", "slow", "--dry-run").err == "3 would be ready again in slow\n"
+    ran = dead("reprocess", "jobs", "--reason", "Such File", "--to", "slow", "--rate", "1000", "--json")
+    assert sorted((found["queue"], found["id"]) for found in ran.documents) == [("slow", "m0"), ("slow", "m1")]
+    assert dead.counts() == {"dead": 1}
+    with dead.connect() as mq:
+        mq.queue("slow").publish("another", id="m2")
+        ran = dead("reprocess", "jobs", "m2", "--to", "slow")
+        assert ran.code == 1 and "m2 stays dead: slow has or had another message of this id" in ran.err
+        assert sorted(delivery.message.id for delivery in mq.queue("slow").lease(9)) == ["m0", "m1", "m2"]

@@ -407,3 +407,16 @@ def test_a_queue_that_is_deleted_leaves_no_bodies(store: HybridStore, folder: Pa
     ack(store, take_one(store))
     assert store.delete("jobs", force=True) == 299
     assert names(folder) == []
+
+
+def test_two_that_write_the_same_id_to_a_new_queue_at_once_both_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made_by_both(path: Path) -> None:
+        path.mkdir(parents=True)
+        (path / "same.json").write_bytes(b"of the other")
+
+    monkeypatch.setattr("pabal.stores.sqlite.bodies.make_dirs", made_by_both)
+    folder = BodyFolder(tmp_path / "bodies")
+    [place] = folder.put([Document("jobs", "same", b"mine")])
+    assert folder.get(place) == b"mine" and folder.get("jobs/same.json") == b"of the other"

@@ -39,9 +39,9 @@ from pabal.message import replace
 from pabal.names import check_id
 from pabal.queues.documents import entry_document
 from pabal.queues.queue import Queue
+from pabal.queues.redrive import NOT_DEAD, Redriven, lots, redrive
 from pabal.store import Entry, Failure, State
 
-_BATCH = 100
 _PURGEABLE = [str(state) for state in State if state is not State.INFLIGHT]
 
 
@@ -82,39 +82,63 @@ def list_dlq(queue: str, limit: int, as_json: bool) -> None:
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--reason", metavar="TEXT", help="Those whose failure has this code, or this text in its reason.")
 @click.option("--all", "everything", is_flag=True, help="Every dead message.")
+@click.option("--to", metavar="QUEUE", help="Make them ready in this queue of the store, with their ids.")
+@click.option("--rate", type=click.FloatRange(0.1, 10_000), metavar="N", help="So many a second. Else all at once.")
 @click.option("--dry-run", is_flag=True, help="Only list them.")
 @json_option
 def reprocess(
-    queue: str, ids: tuple[str, ...], reason: str | None, everything: bool, dry_run: bool, as_json: bool
+    queue: str,
+    ids: tuple[str, ...],
+    reason: str | None,
+    everything: bool,
+    to: str | None,
+    rate: float | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Make dead messages of QUEUE ready again.
 
-    Their attempts are counted from zero. Prints their ids. A message that died because its body does not fit the schema
-    of the queue stays dead until one of them is mended. Ends with 1 if no message fits, with 3 if an ID is not dead.
+    Their attempts are counted from zero. Prints their ids. A message whose body does not fit the schema of the queue
+    stays dead until one of them is mended. It may be stopped and started again: a message that goes to another queue is
+    never lost, and is there once. Ends with 1 if no message fits, with 3 if an ID is not dead.
 
     \b
     Examples:
       pabal reprocess jobs 0199c1d2-77aa-7d21-a1a4-b49a3e7f5c10
       pabal reprocess jobs --reason LEASE_EXPIRED --dry-run
       pabal reprocess jobs --all
+      pabal reprocess jobs --reason 'SMTP 421' --to jobs-slow --rate 10
 
-    --json: queue, id, reprocessed.
+    --json: queue (where it is now), id, reprocessed.
     """
     if (bool(ids) + (reason is not None) + everything) != 1:
         raise click.UsageError("name one or more ID, or --reason TEXT, or --all")
     with opened() as mq:
         source = known(mq, queue)
         chosen = _named(source, ids) if ids else [e.id for e in source.entries(State.DEAD) if _matches(e, reason)]
-        revived = chosen if dry_run else list(_revived(source, chosen))
-        unfit = [(id, why) for id in set(chosen).difference(revived) if (why := source.still_unfit(id))]
-    for id in revived:
-        click.echo(json_text({"queue": queue, "id": id, "reprocessed": not dry_run}) if as_json else id)
-    for id, why in sorted(unfit):
-        click.echo(f"{id} stays dead: {clean(why)}", err=True)
-    if not as_json or not revived:
-        click.echo(f"{len(revived)} {'would be ready again' if dry_run else 'ready again'} in {queue}", err=True)
-    if not revived:
+        target = known(mq, to) if to else source
+        done = 0
+        kept: dict[str, str] = {}
+        for some in [Redriven(chosen, {})] if dry_run else _redriven(source, target, chosen, rate):
+            for id in some.ids:
+                document = {"queue": target.name, "id": id, "reprocessed": not dry_run}
+                click.echo(json_text(document) if as_json else id)
+            done, kept = done + len(some.ids), kept | some.kept
+    for id, why in sorted(kept.items()):
+        click.echo(f"{id}: {why}" if why == NOT_DEAD else f"{id} stays dead: {clean(why)}", err=True)
+    if not as_json or not done:
+        click.echo(f"{done} {'would be ready again' if dry_run else 'ready again'} in {target.name}", err=True)
+    if not done:
         end_with_nothing()
+
+
+def _redriven(source: Queue, target: Queue, ids: list[str], rate: float | None) -> Iterator[Redriven]:
+    """Redrive messages; with a rate, sleep between."""
+    due = time.monotonic()
+    for some, seconds in lots(ids, rate):
+        time.sleep(max(0.0, due - time.monotonic()))
+        yield redrive(source, some, target)
+        due += seconds
 
 
 @command("edit-dlq")
@@ -255,11 +279,6 @@ def _named(queue: Queue, ids: tuple[str, ...]) -> list[str]:
             found = "it is " + entry.state if entry else "no such message"
             raise NotFound(f"no dead message {id} in {queue.name}: {found}")
     return list(ids)
-
-
-def _revived(queue: Queue, ids: list[str]) -> Iterator[str]:
-    for start in range(0, len(ids), _BATCH):
-        yield from queue.revive(ids[start : start + _BATCH])
 
 
 queue_optional = click.option("--queue", default="", metavar="QUEUE", help="Which queue.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -28,6 +30,7 @@ from pabal.queues.documents import (
     schedule_document,
 )
 from pabal.queues.queue import Queue, check_ids
+from pabal.queues.redrive import lots, redrive
 from pabal.store import Entry, Receipt, State
 from pabal.topic_store import Record
 from pabal.topics.documents import TopicStatus, dead_record_document, record_body, record_document
@@ -36,6 +39,7 @@ _PREVIEW = 2000  # characters of a body that is too large for a list
 _LISTED = 4096  # bytes of a body in a list
 _SLICE = 500  # messages that one request looks at
 _PAGE = 100  # of them at a time
+_PACED_SECONDS = 2.0  # of a request with a rate
 _READ = 32 << 20  # characters of bodies that one request reads
 _BY_TEXT = ("type", "sender", "target", "group", "dedup_key", "unique", "thread_id", "trace_id", "reply_to")
 
@@ -189,12 +193,25 @@ class Calls:
         source = self._mq.queue(queue)
         return await _settled(queue, given.receipts, lambda receipt: source.extend(receipt, given.seconds))
 
-    @call("POST", "/queues/{queue}/redrive", "manage", types.Acted, body=types.Selection)
-    async def redrive(self, queue: str, given: types.Selection) -> Document:
-        """Make dead messages ready again, with no attempts counted."""
+    @call("POST", "/queues/{queue}/redrive", "manage", types.RedriveAnswer, body=types.Redrive)
+    async def redrive(self, queue: str, given: types.Redrive) -> Document:
+        """Make dead messages ready again, with no attempts counted, in their queue or in another one."""
         source = await self._known(queue)
-        chosen = await self._chosen(source, State.DEAD, given)
-        return chosen if given.dry_run else {**chosen, "ids": await source.revive(chosen["ids"])}
+        target = (await self._known(given.to)).blocking if given.to else None
+        most = _SLICE if given.rate is None else min(_SLICE, max(1, int(given.rate * _PACED_SECONDS)))
+        chosen = await self._chosen(source, State.DEAD, given, most)
+        if given.dry_run:
+            return {**chosen, "kept": {}}
+        done: list[str] = []
+        kept: dict[str, str] = {}
+        due = time.monotonic()
+        for ids, seconds in lots(chosen["ids"], given.rate):
+            redriven = await self._mq.threads(partial(redrive, source.blocking, ids, target, clock=self._clock))
+            done += redriven.ids
+            kept |= redriven.kept
+            due += seconds
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        return {**chosen, "ids": done, "kept": kept}
 
     @call("POST", "/queues/{queue}/remove", "manage", types.Acted, body=types.Removal)
     async def remove(self, queue: str, given: types.Removal) -> Document:
@@ -272,22 +289,28 @@ class Calls:
             raise MessageUnknown(f"no message {id!r:.140} in {queue}")
         return entry
 
-    async def _chosen(self, source: pabal.aio.Queue, state: State, given: types.Selection) -> Document:
+    async def _chosen(
+        self, source: pabal.aio.Queue, state: State, given: types.Selection, most: int = _SLICE
+    ) -> Document:
         """Return the ids of a slice of the selection, where the next slice begins, and the time before which it is."""
         before = self._clock.now() if given.before is None else given.before.timestamp()
         bound = iso_stamp(before)
         if given.ids is msgspec.UNSET:
             found, after = await self._mq.threads(
-                _look, source.blocking, state, given.search, given.after, _SLICE, before
+                _look, source.blocking, state, given.search, given.after, most, before
             )
             return {"ids": [entry.id for entry in found], "next": after, "before": bound}
         if given.search:
             raise InvalidInput("give ids or search, and not both")
         check_ids(given.ids)
-        wanted = dict.fromkeys(given.ids)
-        entries = await self._mq.threads(lambda: [source.blocking.find(id) for id in wanted])
+        wanted = list(dict.fromkeys(given.ids))
+        if given.after and given.after not in wanted:
+            raise InvalidInput("after is the `next` of another answer; found one that is none of the ids")
+        first = wanted.index(given.after) + 1 if given.after else 0
+        part = wanted[first : first + (most if most < _SLICE else len(wanted))]
+        entries = await self._mq.threads(lambda: [source.blocking.find(id) for id in part])
         ids = [entry.id for entry in entries if entry is not None and entry.state is state]
-        return {"ids": ids, "next": None, "before": bound}
+        return {"ids": ids, "next": part[-1] if first + len(part) < len(wanted) else None, "before": bound}
 
 
 def _remove(queue: Queue, state: State, ids: list[str]) -> list[str]:

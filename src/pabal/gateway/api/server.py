@@ -37,7 +37,7 @@ from pabal.gateway.api.calls import CALLS, Call, Calls
 from pabal.gateway.api.live import Live
 from pabal.gateway.api.openapi import openapi
 from pabal.gateway.api.topics import TopicDesk
-from pabal.gateway.api.types import NewMessages
+from pabal.gateway.api.types import NewMessages, Redrive
 from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
 from pabal.gateway.signature import Key
 from pabal.names import check_name
@@ -328,8 +328,10 @@ def _visible(key: Key, path: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _other_queues(queue: str, arguments: list[Any]) -> Iterator[str]:
-    """Yield the queues that a request makes others write to: those of replies, and of dead letters."""
+    """Yield the other queues that a request writes to, or makes others write to: of replies, and of dead letters."""
     for given in arguments:
+        if isinstance(given, Redrive) and given.to:
+            yield check_name(given.to)
         if isinstance(given, NewMessages):
             yield from {check_name(each.reply_to) for each in given.messages if each.reply_to} - {f"{queue}{REPLIES}"}
         elif isinstance(given, dict) and isinstance(dlq := given.get("dlq"), dict) and dlq.get("queue"):

@@ -207,6 +207,16 @@ class Selection(_Given):
     dry_run: bool = False
 
 
+class Redrive(Selection, kw_only=True):
+    """Dead messages to make ready again, in their own queue or in the queue `to`, at `rate` messages a second.
+
+    A request with a rate does what fits into about two seconds. To go on with `ids`, give them all again with `after`.
+    """
+
+    to: str = ""
+    rate: Annotated[float, Meta(ge=0.1, le=10_000)] | None = None
+
+
 class Removal(Selection, kw_only=True):
     """Messages to remove for good."""
 
@@ -219,6 +229,12 @@ class Acted(TypedDict):
     ids: list[str]
     next: str | None
     before: str
+
+
+class RedriveAnswer(Acted):
+    """`kept` says for each message that was chosen and is not ready why it is not."""
+
+    kept: dict[str, str]
 
 
 class Cancelled(TypedDict):

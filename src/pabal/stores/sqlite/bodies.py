@@ -20,6 +20,7 @@ from pabal.filesystem import close_all, open_into, remove, rename_new, require_o
 from pabal.ids import new_token
 from pabal.names import check_id
 
+_TRIES = 3  # to create a file: its folder may be missing, and then another writer may be faster
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -139,14 +140,15 @@ class BodyFolder:
         if document.queue not in self._known:
             require_own(f"{self._root}/{document.queue}", self._owner)
             self._known.add(document.queue)
-        try:
-            open_into(fds, f"{self._root}/{name}", _NEW)
-            return name
-        except FileNotFoundError:
-            make_dirs(Path(self._root, document.queue))
-        except FileExistsError:
-            # The id is in use, or it was purged and its file not yet removed: leave that file alone.
-            name = f"{document.queue}/{document.id}~{new_token()}.json"
+        for _ in range(_TRIES):
+            try:
+                open_into(fds, f"{self._root}/{name}", _NEW)
+                return name
+            except FileNotFoundError:
+                make_dirs(Path(self._root, document.queue))
+            except FileExistsError:
+                # The id is in use, or it was purged and its file not yet removed: leave that file alone.
+                name = f"{document.queue}/{document.id}~{new_token()}.json"
         open_into(fds, f"{self._root}/{name}", _NEW)
         return name
 

@@ -67,6 +67,8 @@ class Importer(Queues):
                 taken.add(entry.id)
                 if entry.message is not None and entry.message.unique and NUMBERS[entry.state] < DONE:
                     tx.run(_KEEP_UNIQUE, (number, entry.message.unique, entry.id))
+        if taken:
+            tx.wakeups[queue] = number
         return taken
 
     def _row(self, tx: Transaction, number: int, entry: Entry, window: float) -> tuple[Any, ...]:
