@@ -30,6 +30,7 @@ from pabal.cli.session import help_if_alone, url_option, write_sections
 from pabal.cli.stores import compact, doctor, move
 from pabal.cli.tail import tail
 from pabal.cli.takeover import takeover
+from pabal.cli.top import top
 from pabal.cli.topic import topic
 from pabal.cli.verbs import Verb
 from pabal.cli.work import work
@@ -61,7 +62,7 @@ def _forms(*tables: Iterable[Verb]) -> list[click.Command]:
 
 _SECTIONS: dict[str, list[click.Command]] = {
     "Messages": [*_forms(PUBLISH_VERBS, CONSUME_VERBS), work, schedule],
-    "Inspection": [*_forms(QUEUE_VERBS), tail, metrics, check],
+    "Inspection": [*_forms(QUEUE_VERBS), top, tail, metrics, check],
     "Topics": [topic, bridge],
     "Dead letters": _forms(DLQ_VERBS),
     "Maintenance": [policy, *_forms(PAUSE_VERBS), move, doctor, backup, restore, compact, takeover],

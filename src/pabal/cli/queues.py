@@ -180,7 +180,7 @@ def peek(queue: str, states: tuple[str, ...], limit: int, as_json: bool) -> None
             click.echo(json_text(entry_document(entry)))
     elif found:
         for line in table(
-            ("ID", "STATE", "TRIES", "WHEN", "TYPE", "BODY"), [_row(entry) for entry in found], right="  r"
+            ("ID", "STATE", "TRIES", "WHEN", "TYPE", "BODY"), [entry_cells(entry) for entry in found], right="  r"
         ):
             click.echo(line)
     else:
@@ -262,7 +262,8 @@ def _status_lines(found: list[Document]) -> list[str]:
     return table(heads, rows, right=" rrrrrrr")
 
 
-def _row(entry: Entry) -> list[str]:
+def entry_cells(entry: Entry) -> list[str]:
+    """Return a message for a list: id, state, attempts, when it is due, type, and its failure and body."""
     if entry.message is not None:
         kind, body = clean(entry.message.type), glance(entry.message.body)
     else:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from unicodedata import combining, east_asian_width
+from unicodedata import category, east_asian_width
 
 import click
 
@@ -55,7 +55,13 @@ def width(text: str) -> int:
     """Return how many columns a terminal gives this text."""
     if text.isascii():
         return len(text)
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if category(char) in ("Mn", "Me") or "\u1160" <= char <= "\u11ff":  # marks, and vowels and finals of Hangul
+        return 0
+    return 2 if east_asian_width(char) in "WF" else 1
 
 
 def clip(text: str, room: int) -> str:

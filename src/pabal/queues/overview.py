@@ -18,6 +18,11 @@ from pabal.store import Consumer
 
 STUCK = 300.0  # seconds that a message may wait before its queue needs attention
 RATE_SECONDS = 5.0  # over which a rate is counted
+LOOK_SECONDS = 1.0  # from one look to the next, if looks are short
+PATIENCE = 0.8  # seconds in which a store answers a call; then it is silent
+_SHARE = 50  # a look is followed by a rest of so many times its length
+_MOST_REST = 60.0
+_AFTER_SILENCE = 10.0
 
 T = TypeVar("T")
 
@@ -81,23 +86,32 @@ class OverviewReader:
         self._samples: dict[str, deque[_Sample]] = {}
         self._lines: dict[str, deque[_Sample]] = {}
         self._asked_at: float | None = None
+        self._slowest = 0.0  # call of the present look
+        self.rest = LOOK_SECONDS  # before the next look: so looks take a small share of the store's time
 
     def read(self, source: Source) -> Overview:
         """Read the figures of every queue."""
+        begun, self._slowest, self.rest = self._monotonic(), 0.0, LOOK_SECONDS
         names = self.ask(source.queues)
         consumers = self.ask(source.consumers)
         for name in self._samples.keys() - set(names):
             del self._samples[name], self._lines[name]
         queues = [self._row(self.ask(partial(self._figures, source, name)), consumers) for name in names]
+        took = self._monotonic() - begun
+        if self._slowest < PATIENCE:
+            self.rest = max(LOOK_SECONDS, min(took * _SHARE, _MOST_REST))
+        else:  # that it was long says little: the store was away
+            self.rest = max(LOOK_SECONDS, min(took, _AFTER_SILENCE))
         return Overview(at=iso_stamp(self._clock.now()), queues=queues, consumers=len(consumers), fault=None)
 
     def ask(self, call: Callable[[], T]) -> T:
         """Return what a call of the store gives, and note for how long it does not answer."""
-        self._asked_at = self._monotonic()
+        asked_at = self._asked_at = self._monotonic()
         try:
             return call()
         finally:
             self._asked_at = None
+            self._slowest = max(self._slowest, self._monotonic() - asked_at)
 
     def silent(self) -> float:
         """Return for how many seconds the store has not answered the call that is under way; 0 if there is none."""

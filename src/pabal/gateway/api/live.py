@@ -15,15 +15,13 @@ from typing import TypeVar
 from pabal.aio.calls import Threads
 from pabal.clock import Clock, iso_stamp
 from pabal.errors import PabalError
-from pabal.queues.overview import Overview, OverviewReader, Source, silence_fault
+from pabal.queues.overview import PATIENCE, Overview, OverviewReader, Source, silence_fault
 
 log = logging.getLogger("pabal.gateway")
 
-_EVERY = 1.0  # seconds between two signs of life
-_PATIENCE = 0.8  # seconds in which the store must answer; with _EVERY below the two in which a stop must be shown
+_EVERY = 1.0  # seconds between two signs of life; with PATIENCE below the two in which a stop must be shown
 _MINUTE = 60.0
 _MINUTES = 60  # of the line of each queue
-_SHARE = 50  # a look is followed by a rest of at least so many times its length
 
 T = TypeVar("T")
 
@@ -85,7 +83,6 @@ class Live:
 
     async def _look(self) -> None:
         while True:
-            begun = time.monotonic()
             found = await self._answer(lambda: self._reader.read(self._source))
             if found is not None:
                 await self._show(found)
@@ -93,7 +90,7 @@ class Live:
                 self._wanted.clear()
                 await self._pause(self._wanted, _MINUTE)
                 continue
-            rest = 0.0 if found is None else min((time.monotonic() - begun) * _SHARE, _MINUTE)
+            rest = 0.0 if found is None else self._reader.rest
             await self._pause(self._never, _EVERY)
             while (rest := rest - _EVERY) > 0 and self._watchers:
                 # A look costs much here; whether the store answers is asked all the same.
@@ -107,13 +104,13 @@ class Live:
         calling = asyncio.ensure_future(self._threads(call))
         shown_at, told = time.monotonic(), False
         while not calling.done():
-            await asyncio.wait([calling], timeout=_PATIENCE / 4)
+            await asyncio.wait([calling], timeout=PATIENCE / 4)
             silent, now = self._reader.silent(), time.monotonic()
-            is_news = silent >= _PATIENCE and not told
+            is_news = silent >= PATIENCE and not told
             if calling.done() or not (is_news or now - shown_at >= _EVERY):
                 continue
-            shown_at, told = now, silent >= _PATIENCE
-            if silent >= _PATIENCE:
+            shown_at, told = now, silent >= PATIENCE
+            if silent >= PATIENCE:
                 await self._show_fault(silence_fault(silent))
             else:  # it answers, and has many queues
                 await self._sign()
