@@ -667,6 +667,8 @@ def message_texts(entry: Entry) -> list[str]:
     if (failure := entry.failure) is not None:
         document["failure"] = f"{failure.code}: {failure.reason}"
         document["failed"] = f"{instant(failure.at)}, attempt {failure.attempt}, by {failure.consumer}"
+        for each in reversed(failure.before):
+            document[f"attempt {each.attempt}"] = f"{each.code}: {each.reason}"
     texts = []
     for name, value in document.items():
         if value not in (None, "", {}):
