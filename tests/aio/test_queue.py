@@ -35,6 +35,7 @@ class Gate(StoreProxy):
         self.entered = threading.Event()
         self.publishes: list[int] = []
         self.settles: list[int] = []
+        self.leases: list[tuple[int, float]] = []
 
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
         self._pass()
@@ -48,7 +49,9 @@ class Gate(StoreProxy):
 
     def lease(self, queue: str, limit: int, seconds: float, **more: Any) -> list[Lease]:
         found = super().lease(queue, limit, seconds, **more)
-        self._pass()
+        if queue == "jobs":  # the sweep leases what is due of schedules
+            self.leases.append((limit, seconds))
+            self._pass()
         return found
 
     def _pass(self) -> None:
@@ -58,6 +61,11 @@ class Gate(StoreProxy):
     def shut(self) -> None:
         self.entered.clear()
         self.open.clear()
+
+    def let_one_through(self) -> None:
+        """Open the gate for the call that stands before it, and for no other."""
+        before, self.open = self.open, threading.Event()
+        before.set()
 
 
 @pytest.fixture
@@ -129,6 +137,95 @@ async def test_what_comes_during_a_commit_shares_the_next_one(store: Gate, jobs:
     store.open.set()
     await asyncio.gather(*acks)
     assert store.settles == [1, 50] and (await jobs.counts())[State.DONE] == 51
+
+
+async def asked_meanwhile(
+    store: Gate, jobs: pabal.aio.Queue, many: int, *leases: tuple[int, float | None]
+) -> list["asyncio.Task[list[pabal.aio.Delivery]]"]:
+    """Begin these leases while the store answers another one, which takes `many` messages."""
+    store.shut()
+    first = asyncio.create_task(jobs.lease(many))
+    await soon(lambda: store.leases)
+    tasks = [asyncio.create_task(jobs.lease(limit, visibility=visibility)) for limit, visibility in leases]
+    await soon(lambda: len(jobs._leases) == len(leases))
+    store.leases.clear()
+    return [first, *tasks]
+
+
+async def test_tasks_that_lease_at_the_same_time_share_a_lease(store: Gate, jobs: pabal.aio.Queue) -> None:
+    await jobs.publish_many(range(9))
+    first, *tasks = await asked_meanwhile(store, jobs, 1, (2, None), (1, 60.0), (3, None), (2, 60.0), (5, None))
+    store.open.set()
+    found = [[delivery.body for delivery in await task] for task in tasks]
+    assert store.leases == [(10, 30.0), (3, 60.0)] and [len(each) for each in found] == [2, 0, 3, 0, 3]
+    assert found[0] + found[2] + found[4] == list(range(1, 9)) and len(await first) == 1
+
+
+async def test_a_task_that_is_cancelled_in_a_shared_lease_leaves_its_messages_to_others(
+    store: Gate, jobs: pabal.aio.Queue
+) -> None:
+    await jobs.publish_many(range(6))
+    first, gone, stays, withdrawn = await asked_meanwhile(store, jobs, 1, (2, None), (2, None), (9, None))
+    withdrawn.cancel()
+    await asyncio.wait([withdrawn])
+    store.let_one_through()
+    await first
+    await soon(lambda: store.leases)
+    gone.cancel()
+    await asyncio.wait([gone])
+    store.open.set()
+    kept = [delivery.body for delivery in await stays]
+    assert gone.cancelled() and store.leases[0] == (4, 30.0)  # none for the one that was withdrawn
+    while await ready(jobs) < 3:
+        await asyncio.sleep(0.005)
+    again = await jobs.lease(10)
+    assert sorted([*kept, *(delivery.body for delivery in again)]) == [1, 2, 3, 4, 5]
+    assert {delivery.attempt for delivery in again} == {1}
+
+
+async def test_a_task_that_is_cancelled_with_its_messages_in_hand_gives_them_back(jobs: pabal.aio.Queue) -> None:
+    await jobs.publish("x")
+    for turn in range(30):
+        taking = asyncio.create_task(jobs.lease())
+        for _ in range(turn):
+            await asyncio.sleep(0.0001)
+        taking.cancel()
+        await asyncio.wait([taking])
+        if not taking.cancelled():
+            [delivery] = taking.result()
+            await delivery.release(counted=False)
+        while await ready(jobs) == 0:
+            await asyncio.sleep(0.002)
+
+
+async def test_a_lease_for_a_wrong_time_is_refused_alone(jobs: pabal.aio.Queue) -> None:
+    await jobs.publish("x")
+    wrong, right = await asyncio.gather(jobs.lease(visibility=-1.0), jobs.lease(), return_exceptions=True)
+    assert isinstance(wrong, InvalidInput) and isinstance(right, list) and len(right) == 1
+
+
+async def test_acks_of_many_share_a_commit_and_each_hears_of_its_own_lost_ones(
+    store: Gate, jobs: pabal.aio.Queue
+) -> None:
+    await jobs.publish_many(range(6))
+    held = await jobs.lease(6)
+    await held[2].ack()
+    await jobs.cancel([held[4].message.id], inflight=True)
+    store.settles.clear()
+    store.shut()
+    first = asyncio.create_task(jobs.ack_many(held[:1]))
+    await soon(store.entered.is_set)
+    good = asyncio.create_task(jobs.ack_many([held[1], held[2]]))
+    bad = asyncio.create_task(jobs.ack_many([held[3], held[4].receipt]))
+    alone = asyncio.create_task(jobs.ack(held[5].receipt))
+    await soon(lambda: len(jobs._settlements) == 3)
+    store.open.set()
+    await asyncio.gather(first, good, alone)
+    with pytest.raises(pabal.LeaseLost) as lost:
+        await bad
+    assert lost.value.receipts == (str(held[4].receipt),) and store.settles == [1, 5]
+    assert [delivery.settled for delivery in held] == [True, True, True, True, False, False]
+    assert (await jobs.counts())[State.DONE] == 6
 
 
 async def test_one_that_is_refused_does_not_harm_its_batch(mq: pabal.aio.Connection, jobs: pabal.aio.Queue) -> None:
@@ -444,7 +541,7 @@ async def test_busy_batches_let_other_calls_through() -> None:
 
     async def keep_busy(batch: Batcher[int, int]) -> None:
         while not ends:
-            await asyncio.wrap_future(batch.add(1))
+            await batch.add(1)
 
     tasks = [asyncio.create_task(keep_busy(batch)) for batch in batches for _ in range(4)]
     await asyncio.sleep(0.02)

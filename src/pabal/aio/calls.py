@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from pabal.errors import StoreClosed
 
@@ -58,39 +58,51 @@ class Threads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Waiting(NamedTuple, Generic[Item, Answer]):
-    item: Item
-    weight: int
-    answer: Future[Answer]
+class Waiting(asyncio.Future[Answer], Generic[Item, Answer]):
+    """The answer to an item of a batch. To cancel it takes the item back, unless the call with it has begun."""
+
+    def __init__(self, item: Item, weight: int) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.item = item
+        self.weight = weight
+        self.begun = False
 
 
 class Batcher(Generic[Item, Answer]):
     """Calls `act` with items, in the order in which they came. Those that come while it runs share the next call.
 
-    `act` returns an answer or an exception for each item; what it raises is the answer for all of them.
+    `act` returns an answer or an exception for each item; what it raises is the answer for all of them. The answers of
+    a call wake an event loop once. Answers to tasks that have gone are handed to `unclaimed`.
     """
 
-    def __init__(self, threads: Threads, act: Callable[[Sequence[Item]], Sequence[Answer | BaseException]]) -> None:
+    def __init__(
+        self,
+        threads: Threads,
+        act: Callable[[Sequence[Item]], Sequence[Answer | BaseException]],
+        unclaimed: Callable[[list[Answer]], object] = lambda answers: None,
+    ) -> None:
         self._threads = threads
         self._act = act
+        self._unclaimed = unclaimed
         self._mutex = threading.Lock()
-        self._waiting: deque[_Waiting[Item, Answer]] = deque()
+        self._waiting: deque[Waiting[Item, Answer]] = deque()
         self._running = False
 
     def __len__(self) -> int:
         """Return how many items wait for a call."""
         return len(self._waiting)
 
-    def add(self, item: Item, weight: int = 1) -> Future[Answer]:
-        """Hand in an item of so many messages. Its answer can be cancelled until the call with it begins."""
-        waiting = _Waiting[Item, Answer](item, weight, Future())
+    def add(self, item: Item, weight: int = 1) -> Waiting[Item, Answer]:
+        """Hand in an item of so many messages, from a task; return its answer, to be awaited."""
+        self._threads.check_open()
+        waiting = Waiting[Item, Answer](item, weight)
         with self._mutex:
             self._threads.check_open()
             if not self._running:
                 self._threads.start(self._run)
                 self._running = True
             self._waiting.append(waiting)
-        return waiting.answer
+        return waiting
 
     def _run(self) -> None:
         """Act on one batch after the other; between two of them, let other calls that wait for a thread go first."""
@@ -99,28 +111,57 @@ class Batcher(Generic[Item, Answer]):
                 answers = self._act([waiting.item for waiting in batch])
             except BaseException as exc:
                 answers = [exc] * len(batch)
-            for waiting, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    waiting.answer.set_exception(answer)
-                else:
-                    waiting.answer.set_result(answer)
+            self._answer(batch, answers)
             if self._waiting:
                 with suppress(StoreClosed):  # it is being closed: what was handed in before is finished
                     self._threads.start(self._run)
                     return
 
-    def _next(self) -> list[_Waiting[Item, Answer]]:
+    def _next(self) -> list[Waiting[Item, Answer]]:
         """Return what goes into the next call; nothing ends the run."""
-        batch: list[_Waiting[Item, Answer]] = []
+        batch: list[Waiting[Item, Answer]] = []
         weight = 0
         with self._mutex:
             while self._waiting and (not batch or weight + self._waiting[0].weight <= _MOST):
                 waiting = self._waiting.popleft()
-                if waiting.answer.set_running_or_notify_cancel():
+                waiting.begun = (
+                    True  # before the look, so that a task that cancels it and finds it not begun can be sure
+                )
+                if not waiting.cancelled():
                     batch.append(waiting)
                     weight += waiting.weight
             self._running = bool(batch)
         return batch
+
+    def _answer(self, batch: Sequence[Waiting[Item, Answer]], answers: Sequence[Answer | BaseException]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Waiting[Item, Answer], Answer | BaseException]]] = {}
+        left: list[Answer | BaseException] = []
+        for waiting, answer in zip(batch, answers, strict=True):
+            if waiting.cancelled():
+                left.append(answer)
+            else:
+                by_loop.setdefault(waiting.get_loop(), []).append((waiting, answer))
+        for loop, some in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._hand_out, some)
+            except RuntimeError:  # the loop is closed
+                left += [answer for _, answer in some]
+        self._drop(left)
+
+    def _hand_out(self, answered: Sequence[tuple[Waiting[Item, Answer], Answer | BaseException]]) -> None:
+        left: list[Answer | BaseException] = []
+        for waiting, answer in answered:
+            if waiting.cancelled():
+                left.append(answer)
+            elif isinstance(answer, BaseException):
+                waiting.set_exception(answer)
+            else:
+                waiting.set_result(answer)
+        self._drop(left)
+
+    def _drop(self, left: Sequence[Answer | BaseException]) -> None:
+        if found := [answer for answer in left if not isinstance(answer, BaseException)]:
+            self._unclaimed(found)
 
 
 async def finished(answer: Future[T]) -> T:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, Unpack
 
@@ -25,8 +26,8 @@ from pabal.policy.policy import Policy, PolicyChanges
 from pabal.queues.delivery import Body, Local, note_unsettled, reason_of
 from pabal.queues.delivery import Delivery as HeldDelivery
 from pabal.queues.draft import Options
+from pabal.queues.queue import MIN_LEASE, check_wait, publish_drafts
 from pabal.queues.queue import Queue as BlockingQueue
-from pabal.queues.queue import check_wait, publish_drafts
 from pabal.queues.replies import request_ttl
 from pabal.queues.verdicts import lost_leases
 from pabal.store import (
@@ -118,7 +119,7 @@ class Delivery(Local, Generic[Body]):
 
     async def ack(self, then: Sequence[Draft] = ()) -> None:
         """Settle as done and publish the follow-ups `then`, as one step. Raise LeaseLost if the lease was lost."""
-        await finished(self._settle(partial(self._queue.blocking.settler.done, then)))
+        await self._settle(partial(self._queue.blocking.settler.done, then))
 
     async def reply(self, body: Any, *, type: str | None = None, then: Sequence[Draft] = ()) -> None:
         """Settle as done and send the reply to the requester (`queue.request`), as one step."""
@@ -126,7 +127,7 @@ class Delivery(Local, Generic[Body]):
         def verdict() -> Verdict:
             return self._queue.blocking.settler.done([self._held._reply(body, type), *then])
 
-        await finished(self._settle(verdict))
+        await self._settle(verdict)
 
     async def nack(self, delay: float | None = None, reason: str = "") -> None:
         """Settle as failed: the policy decides whether the message comes back, and when, unless `delay` is given."""
@@ -138,24 +139,18 @@ class Delivery(Local, Generic[Body]):
 
     async def release(self, *, counted: bool = True) -> None:
         """Give the message back, ready at once for any consumer. With `counted=False` this lease is no attempt."""
-        await finished(self._settle(lambda: Retry(0.0, self._held.failure, counted=counted)))
+        await self._settle(lambda: Retry(0.0, self._held.failure, counted=counted))
 
     async def fail(self, code: str, reason: str, *, delay: float | None = None, final: bool = False) -> None:
         """Settle as the queue's policy decides for this failure; `final` allows no other attempt."""
-        await finished(self._settle(partial(self._held._judge, code, reason, delay=delay, final=final)))
+        await self._settle(partial(self._held._judge, code, reason, delay=delay, final=final))
 
     async def extend(self, seconds: float) -> None:
         """Let the lease end `seconds` from now. Raise LeaseLost if it was settled or leased again."""
         await self._queue.threads(self._held.extend, seconds)
 
-    def _settle(self, make: MakeVerdict) -> Future[None]:
-        settled = self._queue.settlements.add((self._held.receipt, make))
-        settled.add_done_callback(self._note)
-        return settled
-
-    def _note(self, settled: Future[None]) -> None:
-        if not settled.cancelled() and settled.exception() is None:
-            self._held._settled = True
+    async def _settle(self, make: MakeVerdict) -> None:
+        await self._queue.settle([self.receipt], lambda: [Settlement(self.receipt, make())], [self._held])
 
     async def __aenter__(self) -> Delivery[Body]:
         self._held._hold()
@@ -189,8 +184,9 @@ class Queue(Local, Generic[Body]):
         self.blocking = blocking
         self.name = blocking.name
         self.threads = threads
-        self.settlements = Batcher(threads, self._settle)
         self._publishes = publishes
+        self._leases = Batcher(threads, self._lease, self._give_back_unclaimed)
+        self._settlements = Batcher(threads, self._settle)
         self._feed = Feed(blocking)
 
     def __repr__(self) -> str:
@@ -294,9 +290,9 @@ class Queue(Local, Generic[Body]):
     async def _publish(self, make: Callable[[], list[Draft]], many: int) -> list[Published]:
         answer = self._publishes.add(make, many)
         try:
-            return await asyncio.wrap_future(answer)
+            return await answer
         except asyncio.CancelledError:
-            raise asyncio.CancelledError(_NOT_STORED if answer.cancelled() else _MAYBE_STORED) from None
+            raise asyncio.CancelledError(_MAYBE_STORED if answer.begun else _NOT_STORED) from None
 
     async def draft(
         self,
@@ -419,6 +415,8 @@ class Queue(Local, Generic[Body]):
         check_count("limit", limit)
         check_wait(wait)
         check_token(token)
+        if visibility is not None:
+            check_seconds("visibility", visibility, least=MIN_LEASE)
         found: list[HeldDelivery[Body]] = []
         if wait == 0 or token:  # what the token holds already is there at once, whoever else waits
             found = await self._take(limit, visibility, successive, token)
@@ -427,6 +425,38 @@ class Queue(Local, Generic[Body]):
         return [Delivery(self, held) for held in found]
 
     async def _take(
+        self, limit: int, visibility: float | None, successive: bool, token: str
+    ) -> list[HeldDelivery[Body]]:
+        if successive or token:  # what is leased so is not divided
+            return await self._take_alone(limit, visibility, successive, token)
+        taking = self._leases.add((limit, visibility), limit)
+        try:
+            return await taking
+        except BaseException:
+            if not taking.cancel():
+                self._start_give_back(result_of(taking))  # they came as the task was cancelled
+            raise
+
+    def _lease(self, asks: Sequence[tuple[int, float | None]]) -> list[list[HeldDelivery[Body]] | BaseException]:
+        """Take messages for many tasks: those that want them for the same time share a lease, in their order."""
+        wanted: dict[float | None, int] = {}
+        for limit, visibility in asks:
+            wanted[visibility] = wanted.get(visibility, 0) + limit
+        found: dict[float | None, Iterator[HeldDelivery[Body]] | Exception] = {}
+        for visibility, many in wanted.items():
+            try:
+                found[visibility] = iter(self.blocking._take(many, visibility))
+            except Exception as exc:
+                found[visibility] = exc
+        return [
+            leased if isinstance(leased := found[visibility], Exception) else list(islice(leased, limit))
+            for limit, visibility in asks
+        ]
+
+    def _give_back_unclaimed(self, unclaimed: Sequence[list[HeldDelivery[Body]]]) -> None:
+        self._start_give_back([held for taken in unclaimed for held in taken])
+
+    async def _take_alone(
         self, limit: int, visibility: float | None, successive: bool, token: str
     ) -> list[HeldDelivery[Body]]:
         taking = self.threads.start(self.blocking._take, limit, visibility, successive, token)
@@ -518,7 +548,7 @@ class Queue(Local, Generic[Body]):
     async def ack(self, receipt: Receipt | str, then: Sequence[Draft] = ()) -> None:
         """Settle as done by receipt alone. Raise LeaseLost if the receipt is no longer current."""
         own = self.blocking._own(receipt)
-        await finished(self.settlements.add((own, partial(self.blocking.settler.done, then))))
+        await self.settle([own], lambda: [Settlement(own, self.blocking.settler.done(then))])
 
     async def nack(self, receipt: Receipt | str, delay: float | None = None, reason: str = "") -> None:
         """Settle as failed by receipt alone: the policy decides."""
@@ -534,13 +564,40 @@ class Queue(Local, Generic[Body]):
 
     async def ack_many(self, deliveries: Sequence[Delivery[Body] | Receipt]) -> None:
         """Settle many as done in one commit. Raise LeaseLost that names the lost ones; the others are done."""
-        held = [each if isinstance(each, Receipt) else each._held for each in deliveries]
-        await finished(self.threads.start(self.blocking.ack_many, held))
+        receipts = [self.blocking._own(each if isinstance(each, Receipt) else each.receipt) for each in deliveries]
+        held = [each._held for each in deliveries if not isinstance(each, Receipt)]
 
-    def _settle(self, items: Sequence[tuple[Receipt, MakeVerdict]]) -> list[None | BaseException]:
-        makes = [partial(_settlement, receipt, make) for receipt, make in items]
-        answers = store_together(self.blocking.settler.settle_many, _REFUSED, makes)
-        return [_error_of(receipt, answer) for (receipt, _), answer in zip(items, answers, strict=True)]
+        def make() -> list[Settlement]:
+            done = self.blocking.settler.done()
+            return [Settlement(receipt, done) for receipt in receipts]
+
+        await self.settle(receipts, make, held)
+
+    async def settle(
+        self,
+        receipts: Sequence[Receipt],
+        make: Callable[[], list[Settlement]],
+        held: Sequence[HeldDelivery[Body]] = (),
+    ) -> None:
+        """Settle these, together with what other tasks settle. Raise LeaseLost that names the lost ones.
+
+        It goes on if the task is cancelled: then too, the deliveries are marked that are settled.
+        """
+
+        def note(settled: asyncio.Future[list[Outcome]]) -> None:
+            if not settled.cancelled() and settled.exception() is None:
+                lost = set(_lost(receipts, settled.result()))
+                for each in held:
+                    each._settled = each._settled or each.receipt not in lost
+
+        settled = self._settlements.add(make, len(receipts))
+        if held:
+            settled.add_done_callback(note)
+        if lost := _lost(receipts, await asyncio.shield(settled)):
+            raise lost_leases(lost)
+
+    def _settle(self, makes: Sequence[Callable[[], list[Settlement]]]) -> list[list[Outcome] | BaseException]:
+        return store_together(self.blocking.settler.settle_many, _REFUSED, makes)
 
     # Browse and maintain
 
@@ -634,15 +691,8 @@ class Queue(Local, Generic[Body]):
         await self.threads(self.blocking.resume)
 
 
-def _settlement(receipt: Receipt, make: MakeVerdict) -> list[Settlement]:
-    return [Settlement(receipt, make())]
-
-
-def _error_of(receipt: Receipt, answer: list[Outcome] | BaseException) -> BaseException | None:
-    """Return the error that the task of a settlement gets."""
-    if isinstance(answer, BaseException):
-        return answer
-    return lost_leases([receipt]) if answer == [Outcome.LOST] else None
+def _lost(receipts: Sequence[Receipt], outcomes: Sequence[Outcome]) -> list[Receipt]:
+    return [receipt for receipt, outcome in zip(receipts, outcomes, strict=True) if outcome is Outcome.LOST]
 
 
 def result_of(ended: Future[list[T]] | asyncio.Future[list[T]]) -> list[T]:

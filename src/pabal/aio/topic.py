@@ -74,7 +74,7 @@ class Topic(Local):
         check_many(bodies, "append")
         every = list(bodies)
         make = partial(self.blocking._records, every, key, headers, partition)
-        return await asyncio.wrap_future(self._appends.add(make, len(every))) if every else []
+        return await self._appends.add(make, len(every)) if every else []
 
     async def retain(self, *, max_age: float | None = None, max_bytes: int | None = None) -> None:
         """Change the retention of each partition, in seconds and bytes; 0 is no limit, None leaves a limit as it is."""

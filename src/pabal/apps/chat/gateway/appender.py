@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pabal.aio.calls import Batcher, Threads, finished
+from pabal.aio.calls import Batcher, Threads
 from pabal.errors import Outage, PabalError
 from pabal.topic_store import NewRecord, Topics
 
@@ -47,7 +47,7 @@ class Appender:
 
     async def append(self, record: NewRecord) -> None:
         """Append a record and return when it is durable. If the task is cancelled, the append goes on."""
-        appended = asyncio.ensure_future(finished(self._appends.add(record)))
+        appended = self._appends.add(record)
         self._waited.add(appended)
         appended.add_done_callback(self._waited.discard)
         await asyncio.shield(appended)
