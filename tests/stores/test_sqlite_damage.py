@@ -150,6 +150,10 @@ TEXTS = {
     "state": "update messages set state = 77 where id = 'm3'",
     "time": "update messages set due_at = x'00' where id = 'm3'",
     "queue": "update messages set queue_id = 99 where id = 'm3'",
+    **{
+        f"{column} no UTF-8": f"update messages set {column} = cast(x'61ff' as text) where id = 'm3'"
+        for column in ("queue_id", "state", "attempt", "priority", "due_at", "state_since", "lease_until", "expires_at")
+    },
 }
 
 
@@ -267,6 +271,18 @@ def test_a_lost_version_of_the_tables_is_noted_again(
         take(store)
     assert all(finding.repaired for finding in store.check(repair=True))
     assert bodies(take(store)) == [1]
+
+
+@pytest.mark.parametrize("key", ["boot_id", "schema.queues"])
+def test_a_fact_of_the_store_that_is_no_utf_8_costs_no_message(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, key: str
+) -> None:
+    publish(store, 1)
+    damage(path, f"insert or replace into meta values ('{key}', cast(x'61ff' as text))")
+    store = opened()
+    store.check(repair=True)
+    assert store.expired("jobs", 10) == [] and bodies(take(store)) == [1]
+    assert store.check(repair=False) == []
 
 
 # Order

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from pabal.errors import StoreRefused
 
 META = "create table if not exists meta (key text primary key, value) without rowid"
+_FACT = """
+select typeof(value), case typeof(value) when 'text' then cast(value as blob) else value end from meta where key = ?"""
 
 
 class Runner(Protocol):
@@ -67,8 +69,10 @@ def version(connection: Runner, component: str) -> int:
 
 
 def fact(connection: Runner, key: str) -> Any:
-    """Return one value of `meta`, or None."""
-    return next((row[0] for row in connection.execute("select value from meta where key = ?", (key,))), None)
+    """Return one value of `meta`, or None. In a damaged text, bytes that are not UTF-8 are escaped."""
+    for kind, value in connection.execute(_FACT, (key,)):
+        return value.decode(errors="backslashreplace") if kind == "text" else value
+    return None
 
 
 def set_fact(connection: Runner, key: str, value: object) -> None:

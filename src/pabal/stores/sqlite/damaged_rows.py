@@ -60,12 +60,15 @@ _KINDS = {
     "crc": ("integer", "null"),
     "document": ("blob", "text", "null"),
 }
-_TEXTS = frozenset({"token", "id", "target", "grp", "dedup_key", "failure"})
-# Read as bytes: a damaged text need not be UTF-8. `not indexed`, so that nothing comes from a damaged index.
+# A damaged text need not be UTF-8, so texts are read as bytes, and a number that has become a text is not read.
+# `not indexed`, so that nothing comes from a damaged index.
+_COLUMNS = (
+    f"cast({name} as blob)" if "text" in kinds else f"iif(typeof({name}) = 'text', null, {name})"
+    for name, kinds in _KINDS.items()
+)
 _ROWS = f"""
-select seq, {" || ' ' || ".join(f"typeof({name})" for name in _KINDS)},
-{", ".join(f"cast({name} as blob)" if name in _TEXTS else name for name in _KINDS if name != "document")},
-cast(document as blob) from messages not indexed where seq > ? order by seq limit ?"""
+select seq, {" || ' ' || ".join(f"typeof({name})" for name in _KINDS)}, {", ".join(_COLUMNS)}
+from messages not indexed where seq > ? order by seq limit ?"""
 _QUEUES = "select id, cast(name as blob), cast(settings as blob) from queues not indexed order by id"
 _RESTORE = f"update messages set {', '.join(f'{name} = ?' for name in _KINDS)} where seq = ?"
 _TWICE = """
