@@ -59,7 +59,7 @@ def test_topics_are_shown_as_the_command_line_shows_them(
     events.append({"text": "한국어와 日本語"}, key="방-1", headers={"tenant": "青"}, partition=0)
     events.append(b"\x00\xff", partition=1)
     let_die(events, 1)
-    member = topics.driver.join(events.name, "archive")
+    member = topics.driver.join(events.name, "archive", session=600.0)
     member.read(10, 5.0)
     command = Pabal(f"sqlite:{place}/jobs.db", place)
     here = ("--json", "--topics", f"sqlite:{place}/jobs.db")

@@ -46,16 +46,17 @@ export async function loadSession() {
   return session.signedIn;
 }
 
-// Do something for all that match, a slice at a time; `progress` is called with the count so far.
+// Do something for all that match, a slice at a time; `progress` is called with the count so far and the answer, and
+// may return false to end it.
 export async function each(path, selection, progress = () => {}) {
   let total = 0;
   let after = "";
   let before = selection.before; // what comes later is left alone
   do {
-    const found = await post(path, { ...selection, ...(before ? { before } : {}), ...(selection.ids ? {} : { after }) });
+    const found = await post(path, { ...selection, after, ...(before ? { before } : {}) });
     total += found.ids.length;
     ({ next: after, before } = found);
-    progress(total);
+    if (progress(total, found) === false) break;
   } while (after);
   return total;
 }

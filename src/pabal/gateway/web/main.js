@@ -6,6 +6,8 @@ import { ConsumersPage, SchedulesPage } from "./lists.js";
 import { MessagePage } from "./message.js";
 import { Overview } from "./overview.js";
 import { QueuePage } from "./queue.js";
+import { SearchPage } from "./search.js";
+import { RecordPage, TopicPage, TopicsPage } from "./topics.js";
 
 // Milliseconds without news: the gateway sends some each second. Then the page says so, and then it connects anew.
 const SILENCE = 1750;
@@ -28,6 +30,10 @@ function route() {
   else if (section === "queues" && queue) page = new QueuePage(queue, state, search);
   else if (section === "consumers") page = new ConsumersPage();
   else if (section === "schedules") page = new SchedulesPage();
+  else if (section === "topics" && parts[2] === "record") page = new RecordPage(queue, parts[3], parts[4]);
+  else if (section === "topics" && queue) page = new TopicPage(queue, parts[2], new URLSearchParams(query));
+  else if (section === "topics") page = new TopicsPage();
+  else if (section === "search") page = new SearchPage(search);
   else page = new Overview();
   $("page").replaceChildren(page.element);
   for (const link of document.querySelectorAll("nav [data-section]")) {

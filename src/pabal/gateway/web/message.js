@@ -4,6 +4,7 @@ import { get, may, post, queuePath } from "./api.js";
 import { bodyView, isWhole } from "./body.js";
 import { dialog, el, fill, toast } from "./dom.js";
 import { ago, size, visible } from "./format.js";
+import { searchLink } from "./search.js";
 import { askSend } from "./send.js";
 
 const WORDS = {
@@ -15,6 +16,9 @@ const WORDS = {
   done: "was handled",
 };
 const FIELDS = ["type", "version", "priority", "sender", "target", "group", "dedup_key", "unique", "thread_id", "trace_id", "reply_to", "created_at", "due_at", "expires_at"];
+
+const KEPT = 10; // failures that are kept before the last
+const REPLIES = ".replies";
 
 export class MessagePage {
   constructor(queue, id) {
@@ -50,9 +54,11 @@ export class MessagePage {
       el("p.lead", {}, el(`span.tag.${message.state === "dead" || message.state === "corrupt" ? "bad" : "plain"}`, {}, message.state), ` It ${WORDS[message.state]}. Attempts: ${message.attempt}.`),
       message.failure ? failure(message.failure) : null,
       el("div.row", {}, this.actions(message)),
+      message.failure?.before.length ? attempts(message) : null,
       el("h2", {}, `Body, ${size(message.body_bytes)}`),
       bodyView(message),
       attributes,
+      related(this.queue, message),
       el("h2", {}, "Fields"),
       el("table.fields", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value)))),
     );
@@ -109,4 +115,40 @@ function failure(found) {
     el("p", {}, visible(found.reason || "No reason was given.")),
     el("p.soft", {}, `attempt ${found.attempt}${by}${found.at ? `, ${ago(found.at)}` : ""}`),
   );
+}
+
+// Every attempt that is kept, the last one first.
+function attempts(message) {
+  const kept = [...message.failure.before, message.failure].reverse();
+  const rows = kept.map((each) =>
+    el("tr", {}, el("td.number", {}, each.attempt || ""), el("td.when", { title: each.at ?? "" }, ago(each.at)), el("td.id", {}, visible(each.consumer || "not known")), el("td", {}, el("span.why", {}, visible(`${each.code}${each.reason ? `: ${each.reason}` : ""}`)))),
+  );
+  return el(
+    "div",
+    {},
+    el("h2", {}, "Attempts"),
+    el("div.scroll", {}, el("table.attempts", {}, el("thead", {}, el("tr", {}, el("th.number", {}, "Attempt"), el("th", {}, "When"), el("th", {}, "Consumer"), el("th", {}, "Why it failed"))), el("tbody", {}, rows))),
+    message.failure.before.length >= KEPT ? el("p.soft", {}, `The last ${kept.length} are kept.`) : null,
+  );
+}
+
+const messageLink = (queue, id) => el("a", { href: `#/queues/${encodeURIComponent(queue)}/message/${encodeURIComponent(id)}` }, visible(`${queue} / ${id}`));
+
+// Where a message came from, and where it went: the messages that belong to it.
+function related(queue, message) {
+  const rows = [];
+  const add = (words, ...link) => rows.push(el("tr", {}, el("th", { scope: "row" }, words), el("td", {}, link)));
+  const everywhere = (text, words) => el("a", { href: searchLink(text) }, words);
+  const { "source-queue": source, "original-id": original } = message.headers ?? {};
+  if (source) add("moved here from", messageLink(source, original ?? message.id));
+  else if (original) add("first was", everywhere(original, visible(original)));
+  const copied = message.body?.originalMessage;
+  const routed = message.body?.routing?.sourceQueue;
+  if (typeof copied?.messageId === "string" && typeof routed === "string") add("dead letter of", messageLink(routed, copied.messageId));
+  if (queue.endsWith(REPLIES) && message.thread_id) add("replies to", messageLink(queue.slice(0, -REPLIES.length), message.thread_id));
+  if (message.reply_to) add("its reply, if any", messageLink(message.reply_to, `${message.id}.reply`));
+  if (message.thread_id) add("thread", everywhere(message.thread_id, `all messages of ${visible(message.thread_id)}`));
+  if (message.trace_id) add("trace", everywhere(message.trace_id, `all messages of ${visible(message.trace_id)}`));
+  add("elsewhere", everywhere(message.id, "all messages that mention this one"));
+  return el("div", {}, el("h2", {}, "Where it came from and went"), el("table.related", {}, rows));
 }

@@ -5,6 +5,7 @@ import { dialog, el, fill, toast } from "./dom.js";
 import { ago, count, size, visible } from "./format.js";
 import { askSend } from "./send.js";
 import { askPolicy } from "./policy.js";
+import { askRedrive, redriveWords, runRedrive } from "./redrive.js";
 
 const STATES = [
   ["ready", "Ready"],
@@ -25,6 +26,7 @@ export class QueuePage {
     this.chosen = new Set();
     this.shownIds = [];
     this.figures = null;
+    this.queues = [];
     this.tabs = new Map();
     this.element = el("section", { "aria-label": `Queue ${queue}` });
     this.build();
@@ -42,6 +44,7 @@ export class QueuePage {
     this.pauseButton = el("button", { type: "button", onclick: () => this.pause() }, "Pause");
     this.searchBox = el("input", { type: "search", value: this.search, placeholder: "Search id, type, text, header, reason", "aria-label": "Search messages" });
     this.bulk = el("div.row.bulk", { hidden: true });
+    this.progress = el("div.row.progress", { hidden: true });
     this.body = el("tbody");
     this.all = el("input", { type: "checkbox", "aria-label": "Choose all that are shown", onchange: () => this.chooseAll() });
     this.note = el("p.soft");
@@ -73,12 +76,14 @@ export class QueuePage {
         this.state === "dead" && may("manage") ? el("button", { type: "button", onclick: () => this.redriveAll() }, this.search ? "Redrive all that match …" : "Redrive all …") : null,
       ),
       this.bulk,
+      this.progress,
       el("div.scroll", {}, el("table.messages", {}, el("thead", {}, el("tr", {}, el("th.check", {}, this.all), el("th", {}, "Message"), el("th", {}, this.state === "dead" ? "Why" : "Type"), el("th", {}, "Body"), el("th.number", {}, "Attempt"), el("th.number", {}, this.state === "delayed" ? "Due" : "Since"))), this.body)),
       el("div.row", {}, this.note, this.more),
     );
   }
 
   show(figures) {
+    this.queues = figures.queues.map((each) => each.queue);
     this.figures = figures.queues.find((each) => each.queue === this.queue) ?? null;
     if (!this.figures) return;
     for (const [state, badge] of this.tabs) badge.textContent = count(this.figures[state]);
@@ -166,6 +171,7 @@ export class QueuePage {
     this.bulk.replaceChildren(
       el("strong", {}, `${count(this.chosen.size)} chosen`),
       this.state === "dead" ? act("Redrive", ".primary", () => this.redrive({ ids }, ids.length)) : "",
+      this.state === "dead" ? act("Redrive to …", "", () => this.askRedrive({ ids }, ids.length, `the ${count(ids.length)} chosen messages`)) : "",
       REMOVABLE.includes(this.state) ? act("Remove …", ".danger", () => this.askRemove({ ids }, ids.length)) : "",
     );
   }
@@ -184,18 +190,19 @@ export class QueuePage {
     await this.tried(async () => {
       const [selection, total] = await this.counted("redrive", "dead");
       const which = this.search ? `the ${count(total)} dead messages that fit "${this.search}"` : `all ${count(total)} dead messages`;
-      const answer = await dialog("Redrive", [el("p", {}, `Make ${which} of ${this.queue} ready again? Their attempts are counted from zero.`)], [
-        { label: "Cancel", value: "" },
-        { label: `Redrive ${count(total)}`, value: "yes", kind: "primary" },
-      ]);
-      if (answer) await this.redrive(selection, total);
+      await this.askRedrive(selection, total, which);
     });
+  }
+
+  async askRedrive(selection, total, which) {
+    const terms = await askRedrive(this.queue, this.queues, which, total);
+    if (terms) await this.redrive({ ...selection, ...terms }, total);
   }
 
   async redrive(selection, expected) {
     await this.tried(async () => {
-      const done = await each(queuePath(this.queue, "redrive"), selection, (so) => (this.note.textContent = `${count(so)} of ${count(expected)} redriven …`));
-      toast(done === expected ? `${count(done)} ready again` : `${count(done)} of ${count(expected)} ready again; the others are no longer dead, or their bodies do not fit the schema`, done ? "good" : "bad");
+      const outcome = await runRedrive(this.queue, selection, expected, this.progress);
+      toast(...redriveWords(outcome, expected, selection.to));
       await this.load();
     });
   }
