@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from pabal.gateway.signature import new_key, write_keys
 from pabal.store import State
 from tests.gateway.conftest import Running, gateway
 from tests.gateway.http_client import Client, Failed
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +109,31 @@ def test_a_wrong_redrive_changes_nothing(
     with pytest.raises(Failed) as refused:
         api("redrive", queue=jobs.name, body=given)
     assert refused.value.status == status and dead(jobs) == 2 and mq.queues() == names
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", "hybrid"])
+def test_a_gateway_that_is_killed_amid_a_redrive_loses_and_doubles_nothing(tmp_path: Path, kind: str) -> None:
+    url = f"{kind}:{tmp_path}/store"
+    with pabal.connect(url) as mq, gateway(url, tmp_path / "log") as running:
+        jobs, slow = mq.queue("jobs"), mq.queue("slow")
+        slow.create()
+        ids = let_die(jobs, 120)
+        client = Client(running)
+
+        def ask() -> None:
+            with suppress(Failed, OSError, HTTPException):
+                client("redrive", queue="jobs", body={"to": "slow", "rate": 60})
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: slow.counts().get(State.READY, 0) >= 5)
+        running.kill()
+        asking.join()
+        running.start()
+        again = Client(running)("redrive", queue="jobs", body={"to": "slow"})
+        assert again["next"] is None and again["kept"] == {} and dead(jobs) == 0
+        found = [entry.id for entry in slow.entries(State.READY)]
+        assert sorted(found) == sorted(ids)
 
 
 def test_a_key_must_be_allowed_to_use_the_target(tmp_path: Path) -> None:

@@ -90,6 +90,20 @@ def test_what_cannot_go_stays_dead_and_the_page_says_why(
     assert emails.counts()[State.DEAD] == 2 and ready(slow) == 0
 
 
+def test_one_message_goes_to_another_queue_from_its_page(
+    emails: pabal.Queue, slow: pabal.Queue, open_page: OpenPage
+) -> None:
+    [id] = let_die(emails, 1)
+    page = open_page(f"#/queues/emails/message/{id}")
+    expect(page.locator("#live-text")).to_have_text("live")  # and the page knows the queues
+    page.get_by_role("button", name="Redrive to").click()
+    page.get_by_label("To the queue").select_option("emails-slow")
+    page.get_by_role("button", name="Redrive 1").click()
+    expect(page.locator("h1")).to_contain_text("emails-slow")
+    expect(page.locator(".lead")).to_contain_text("waits for a consumer")
+    assert emails.find(id) is None and ready(slow) == 1
+
+
 def test_every_attempt_is_shown_with_its_consumer(emails: pabal.Queue, open_page: OpenPage) -> None:
     emails.configure(pabal.Policy(retry=pabal.RetryPolicy(limit=3, initial=0)))
     emails.publish({"to": "ann"}, id="m1")

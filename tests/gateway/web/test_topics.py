@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -14,7 +15,7 @@ from pabal.topics.attempts import Received
 from pabal.topics.consumer import consumer
 from pabal.topics.topic import Topic
 from tests.gateway.web.conftest import OpenPage
-from tests.services.browser import CONTRAST, NAMELESS
+from tests.services.browser import CONTRAST, NAMELESS, shoot
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
@@ -148,3 +149,17 @@ def test_the_pages_of_topics_are_readable_and_fit(orders: Topic, open_page: Open
         assert ratio >= 4.5, (path, words)
         assert page.evaluate(NAMELESS) == []
         assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+
+
+def test_a_picture_of_a_topic(orders: Topic, open_page: OpenPage, tmp_path: Path) -> None:
+    names = ["ann", "김민아", "健司", "ben"]
+    notes = ["by the door", "문 앞에 두세요", "玄関前に置いてください", ""]
+    for number in range(12):
+        body = {"order": 1000 + number, "name": names[number % 4], "note": notes[number % 4]}
+        orders.append(body, key=f"customer-{number % 5}", headers={"tenant": "blue"}, partition=number % 2)
+    let_die(orders, 3)
+    page = open_page("#/topics/orders.v1", viewport={"width": 1280, "height": 560})
+    expect(page.locator("table.messages tbody tr")).to_have_count(12)
+    expect(page.locator("nav.tabs .dead")).to_contain_text("3")
+    expect(page.locator("#live-text")).to_have_text("live")
+    shoot(page, "dashboard-topic", tmp_path)

@@ -4,6 +4,7 @@ import { get, may, post, queuePath } from "./api.js";
 import { bodyView, isWhole } from "./body.js";
 import { dialog, el, fill, toast } from "./dom.js";
 import { ago, size, visible } from "./format.js";
+import { askRedrive } from "./redrive.js";
 import { searchLink } from "./search.js";
 import { askSend } from "./send.js";
 
@@ -24,11 +25,14 @@ export class MessagePage {
   constructor(queue, id) {
     this.queue = queue;
     this.id = id;
+    this.queues = [];
     this.element = el("section", { "aria-label": `Message ${id}` }, el("p.soft", {}, "loading …"));
     this.load();
   }
 
-  show() {}
+  show(figures) {
+    this.queues = figures.queues.map((each) => each.queue);
+  }
 
   async load() {
     try {
@@ -70,6 +74,7 @@ export class MessagePage {
     const buttons = [];
     if (may("manage") && message.state === "dead") {
       buttons.push(act("Send it again (redrive)", ".primary", () => this.changed("redrive", selection, "It is ready again.")));
+      buttons.push(act("Redrive to …", "", () => this.redriveTo(selection)));
     }
     if (may("send") && message.created_at !== null && isWhole(message)) {
       buttons.push(act("Edit a copy and send it", "", async () => (await askSend(this.queue, message)) && this.load()));
@@ -81,6 +86,15 @@ export class MessagePage {
       buttons.push(act("Remove …", ".danger", () => this.asked("Remove this message for good? This cannot be undone.", "Remove it", "remove", { ...selection, state: message.state }, "It is removed.")));
     }
     return buttons;
+  }
+
+  async redriveTo(selection) {
+    const terms = await askRedrive(this.queue, this.queues, "this message", 1, { paced: false });
+    if (!terms) return;
+    const { ids, kept } = await post(queuePath(this.queue, "redrive"), { ...selection, ...terms });
+    toast(ids.length ? `It is ready again${terms.to ? ` in ${terms.to}` : ""}.` : (kept[this.id] ?? "It is not dead any more."), ids.length ? "good" : "bad");
+    if (ids.length && terms.to) location.hash = `#/queues/${encodeURIComponent(terms.to)}/message/${encodeURIComponent(this.id)}`;
+    else await this.load();
   }
 
   async asked(question, label, verb, selection, words) {

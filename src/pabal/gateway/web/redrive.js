@@ -5,16 +5,16 @@ import { dialog, el, fill } from "./dom.js";
 import { count } from "./format.js";
 
 // Ask for the queue and the rate; null if it was closed. `which` says how many of what.
-export async function askRedrive(queue, queues, which, total) {
+export async function askRedrive(queue, queues, which, total, { paced = true } = {}) {
   const others = queues.filter((name) => name !== queue);
-  const target = el("select", { name: "target" }, el("option", { value: "" }, `${queue} (where they are)`), others.map((name) => el("option", { value: name }, name)));
+  const target = el("select", { name: "target" }, el("option", { value: "" }, `${queue} (as before)`), others.map((name) => el("option", { value: name }, name)));
   const rate = el("input", { name: "rate", type: "number", min: 0.1, max: 10000, step: "any", inputmode: "decimal", placeholder: "as fast as it goes" });
   const answer = await dialog(
     "Redrive",
     [
-      el("p", {}, `Make ${which} of ${queue} ready again? Their attempts are counted from zero.`),
-      el("label", {}, "To the queue", target, el("small", {}, "In another queue they keep their ids and all fields.")),
-      el("label", {}, "Messages a second", rate, el("small", {}, "Leave it empty to send them at once. You can stop it at any time.")),
+      el("p", {}, `Make ${which} of ${queue} ready again? Attempts are counted from zero.`),
+      el("label", {}, "To the queue", target, el("small", {}, "Ids and all fields are kept in another queue too.")),
+      paced ? el("label", {}, "Messages a second", rate, el("small", {}, "Leave it empty to send them at once. You can stop it at any time.")) : "",
     ],
     [
       { label: "Cancel", value: "" },

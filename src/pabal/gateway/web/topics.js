@@ -214,7 +214,7 @@ export class TopicPage {
     const body = el("tbody");
     const older = el("button", { type: "button", hidden: true }, "Older");
     const newer = el("button", { type: "button", hidden: true }, "Newer");
-    const table = el("table.messages", {}, el("thead", {}, el("tr", {}, el("th.number", {}, "Since"), el("th", {}, "Place"), el("th", {}, "Key"), el("th", {}, "Body"), el("th.number.wide", {}, "Size"))), body);
+    const table = el("table.messages", {}, el("thead", {}, el("tr", {}, el("th.number", {}, "Appended"), el("th", {}, "Place"), el("th", {}, "Key"), el("th", {}, "Body"), el("th.number.wide", {}, "Size"))), body);
     fill(this.content, form, el("div.scroll", {}, table), el("div.row", {}, note, older, newer));
     try {
       const asked = Object.fromEntries([...given].filter(([name]) => ["partition", "offset", "at", "after", "before"].includes(name)));
