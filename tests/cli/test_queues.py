@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pabal.policy.policy import Policy, RetryPolicy
 from tests.cli.command import Pabal
 from tests.cli.test_consume import fill
 
@@ -79,6 +80,19 @@ def test_show_finds_a_message_wherever_it_is(busy: Pabal) -> None:
     assert (ran.code, ran.err) == (3, "pabal: NotFound: no message nobody in any queue\n")
     assert busy("show", "dead", "--queue", "other").code == 3
     assert busy("show", "../x").code == 2
+
+
+def test_show_has_every_attempt(pabal: Pabal) -> None:
+    pabal.ok("publish", "jobs", "1", "--id", "m1")
+    with pabal.connect() as mq:
+        mq.queue("jobs").configure(Policy(retry=RetryPolicy(limit=3, initial=0)))
+        for reason in ("first", "둘째", "third"):
+            mq.queue("jobs").lease()[0].nack(reason=reason)
+    found = json.loads(pabal.ok("show", "m1", "--json"))["failure"]
+    assert [each["reason"] for each in found["before"]] == ["first", "둘째"] and found["attempt"] == 3
+    lines = [line for line in pabal.ok("show", "m1").splitlines() if "reason" in line]
+    assert [line.split()[0] for line in lines] == ["failure", "before", "before"]
+    assert "third" in lines[0] and "둘째" in lines[1] and "first" in lines[2] and '"before"' not in lines[0]
 
 
 def test_a_message_cannot_move_the_cursor(pabal: Pabal) -> None:

@@ -87,6 +87,7 @@ from pabal.stores.original import Folders, read_tree
 from pabal.stores.sqlite import SqliteStore
 from pabal.testing import ManualClock
 from pabal.topic_store import check_topic
+from pabal.topics.browse import read_places, write_places
 from pabal.watchers.contract import Look
 from pabal.watchers.github import NotificationWatcher, RepositoryWatcher
 from pabal.watchers.jira import JiraWatcher
@@ -616,6 +617,12 @@ _chat_index = apsw.Connection(":memory:")
 _chat_index.execute("create virtual table s using fts5 (terms, tokenize = 'unicode61 remove_diacritics 0')")
 
 
+def _topic_places(data: bytes) -> object:
+    places = read_places(text_of(data), 12)
+    assert read_places(write_places(places), 12) == places
+    return form(places)
+
+
 def _chat_search(data: bytes) -> object:
     """What is looked for is an expression that the database takes, whatever it is, and finds the text itself."""
     text = text_of(data)[:300]
@@ -779,6 +786,7 @@ READERS: dict[str, Reader] = {
     "chat_tokens": Reader(_tokens_of_chat, (), words("eyJhbGciOiJub25lIn0 . HS256 none sub aud exp")),
     "chat_cursor": Reader(_cursor, (InvalidInput,)),
     "chat_names": Reader(_chat_names, (InvalidInput,)),
+    "topic_places": Reader(_topic_places, (InvalidInput,)),
     "chat_search": Reader(_chat_search, ()),
     "chat_images": Reader(_chat_images, (), (b"\xff\xe1", b"\xff\xda", b"IHDR", b"IEND", b"RIFF", b"VP8X", b"GIF89a")),
     "original_file": Reader(

@@ -1,8 +1,8 @@
 """Redrive: dead messages become ready again, in their own queue or in another one of the same store, at a rate.
 
 A message that goes to another queue keeps its id and all of its fields. It is taken in there first, and then removed
-where it was dead. A kill in between leaves it in both, and no message is lost: the same redrive, repeated, finds it in
-the target, adds nothing and removes the dead one.
+where it was dead, up to a hundred of them together. A kill in between leaves these in both queues, and none is lost:
+the same redrive, repeated, finds them in the target, adds nothing and removes the dead ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pabal.clock import Clock, SystemClock
 from pabal.errors import InvalidInput, ValidationFailed
-from pabal.message import replace
+from pabal.message import Message, replace
 from pabal.queues.queue import Queue, check_ids
 from pabal.store import Entry, Movable, State
 
@@ -40,12 +40,14 @@ def redrive(source: Queue, ids: Sequence[str], target: Queue | None = None, *, c
     if not isinstance(source.store, Movable):
         raise InvalidInput("messages of this kind of store cannot go to another queue: redrive them where they are")
     move = _Move(source, target, source.store, clock or SystemClock())
-    why = {id: move.one(id) for id in wanted}
-    return Redriven([id for id, reason in why.items() if not reason], {id: text for id, text in why.items() if text})
+    kept: dict[str, str] = {}
+    for start in range(0, len(wanted), MOST_AT_ONCE):
+        kept |= move.some(wanted[start : start + MOST_AT_ONCE])
+    return Redriven([id for id in wanted if id not in kept], kept)
 
 
 class _Move:
-    """Moves dead messages of one queue to another, one by one."""
+    """Moves dead messages of one queue to another."""
 
     def __init__(self, source: Queue, target: Queue, store: Movable, clock: Clock) -> None:
         self._source = source
@@ -54,31 +56,51 @@ class _Move:
         self._clock = clock
         self._window = target.policy.dedup_window
 
-    def one(self, id: str) -> str:
-        """Move a message; return why it stays where it is, or an empty text."""
-        entry = self._source.find(id)
+    def some(self, ids: Sequence[str]) -> dict[str, str]:
+        """Move messages, with two commits for all of them; return for each that stays where it is why."""
+        kept: dict[str, str] = {}
+        messages: dict[str, Message] = {}
+        for id in ids:
+            entry = self._source.find(id)
+            why = self._why_not(entry)
+            if why:
+                kept[id] = why
+            elif entry is not None and entry.message is not None:
+                messages[id] = replace(entry.message, expires_at=None)
+        now = self._clock.now()
+        entries = [
+            Entry(self._target.name, id, State.READY, due_at=now, message=message) for id, message in messages.items()
+        ]
+        taken = set(self._store.carry(self._target.name, entries, window=self._window))
+        for id in messages.keys() - taken:
+            found = self._target.find(id)
+            if found is None or found.message != messages[id]:
+                kept[id] = f"{self._target.name} has or had another message of this id"
+        moved = [id for id in messages if id not in kept]
+        if moved and self._source.store.purge(self._source.name, State.DEAD, ids=moved, limit=len(moved)) < len(moved):
+            kept |= {id: NOT_DEAD for id in moved if self._is_alive(id, taken_in=id in taken)}
+        return kept
+
+    def _why_not(self, entry: Entry | None) -> str:
+        """Return why a message cannot be moved, or an empty text."""
         if entry is None or entry.state is not State.DEAD:
             return NOT_DEAD
         if entry.message is None:
             return "its body is gone"
-        message = replace(entry.message, expires_at=None)
         try:
-            self._target.validate(message)
+            self._target.validate(entry.message)
         except ValidationFailed as exc:
             return f"it does not fit the schema of {self._target.name}: {exc}"
-        ready = Entry(self._target.name, id, State.READY, due_at=self._clock.now(), message=message)
-        taken_in = bool(self._store.carry(self._target.name, [ready], window=self._window))
-        if not taken_in:
-            found = self._target.find(id)
-            if found is None or found.message != message:
-                return f"{self._target.name} has or had another message of this id"
-        if not self._source.store.purge(self._source.name, State.DEAD, ids=[id], limit=1):
-            found = self._source.find(id)
-            if found is not None and found.state in _ALIVE:  # somebody has revived it meanwhile: it goes on where it is
-                if taken_in:
-                    self._target.cancel([id])
-                return NOT_DEAD
         return ""
+
+    def _is_alive(self, id: str, *, taken_in: bool) -> bool:
+        """Return whether somebody has revived a message meanwhile; then it goes on where it is."""
+        found = self._source.find(id)
+        if found is None or found.state not in _ALIVE:
+            return False
+        if taken_in:
+            self._target.cancel([id])
+        return True
 
 
 def lots(ids: Sequence[str], rate: float | None) -> Iterator[tuple[Sequence[str], float]]:

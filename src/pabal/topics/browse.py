@@ -49,12 +49,13 @@ def write_places(places: Places) -> str:
     return ",".join(f"{number}.{offset}" for number, offset in places.items())
 
 
-def read_places(text: str, topic: Topic) -> dict[int, int]:
-    """Read places of a topic from their text."""
+def read_places(text: str, partitions: int) -> dict[int, int]:
+    """Read places from their text, of a topic with so many partitions."""
     found = [_PLACE.fullmatch(part) for part in text.split(",")]
     places = {int(each[1]): int(each[2]) for each in found if each is not None}
-    if None in found or max(places) >= topic.topics.shape(topic.name).partitions:
-        raise InvalidInput(f"places in {topic.name} are partitions with offsets, like 0.17,1.4; found {text:.80}")
+    if None in found or max(places) >= partitions:
+        words = f"0.17,1.4 of {partitions} partitions"
+        raise InvalidInput(f"places are partitions with offsets, such as {words}; found {text!r:.80}")
     return places
 
 

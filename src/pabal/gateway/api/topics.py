@@ -75,7 +75,7 @@ class TopicDesk:
         def read(topic: Topic) -> Found:
             dlq = dlq_of(topic)
             if given.after:
-                places = read_places(given.after, dlq)
+                places = _places(given.after, dlq)
             else:
                 places = {number: first for number, (first, _) in not_replayed(topic).items()}
             found, behind = records_from(dlq, places, given.limit) if places else ([], None)
@@ -89,7 +89,7 @@ class TopicDesk:
         def act(topic: Topic) -> types.Replayed:
             left = not_replayed(topic)
             if given.until:
-                until = read_places(given.until, dlq_of(topic))
+                until = _places(given.until, dlq_of(topic))
             else:
                 until = {number: end for number, (_, end) in left.items()}
             done = 0
@@ -126,14 +126,18 @@ class TopicDesk:
         return await topics.threads(known)
 
 
+def _places(text: str, topic: Topic) -> Places:
+    return read_places(text, topic.topics.shape(topic.name).partitions)
+
+
 def _page(topic: Topic, given: types.LookAtRecords) -> Found:
     if sum((bool(given.after), bool(given.before), given.newest, given.at is not None, given.offset is not None)) > 1:
         raise InvalidInput("give one of after, before, newest, at, offset")
     if given.after:
-        places = read_places(given.after, topic)
+        places = _places(given.after, topic)
         return Found(*_on(topic, places, given.limit))
     if given.before:
-        places = read_places(given.before, topic)
+        places = _places(given.before, topic)
         return Found(*_back(topic, places, given.limit))
     bounds = topic.bounds()
     numbers = [number for number, (first, end) in enumerate(bounds) if first < end]

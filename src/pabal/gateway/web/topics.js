@@ -13,7 +13,7 @@ const TABS = [
   ["dead", "Dead"],
 ];
 const LEAST = 2000; // milliseconds between two looks
-const SHARE = 20; // a look is followed by a rest of so many times its length
+const SHARE = 50; // a look is followed by a rest of so many times its length
 
 const topicPath = (topic, ...rest) => queuePath(topic, ...rest).replace("/queues/", "/topics/");
 const topicLink = (topic, ...rest) => `#${topicPath(topic, ...rest)}`;
