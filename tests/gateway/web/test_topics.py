@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from socket import socket
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 import pabal
 from pabal.connect import TopicConnection, connect_topics
 from pabal.topics.attempts import Received
 from pabal.topics.consumer import consumer
 from pabal.topics.topic import Topic
+from tests.gateway.conftest import gateway
 from tests.gateway.web.conftest import OpenPage
 from tests.services.browser import CONTRAST, NAMELESS, shoot
 
@@ -163,3 +165,22 @@ def test_a_picture_of_a_topic(orders: Topic, open_page: OpenPage, tmp_path: Path
     expect(page.locator("nav.tabs .dead")).to_contain_text("3")
     expect(page.locator("#live-text")).to_have_text("live")
     shoot(page, "dashboard-topic", tmp_path)
+
+
+def test_topics_that_do_not_answer_are_said_to_be_silent(
+    browser: Browser, emails: pabal.Queue, url: str, tmp_path: Path
+) -> None:
+    with socket() as nobody:  # takes connections, and never answers
+        nobody.bind(("127.0.0.1", 0))
+        nobody.listen()
+        place = f"kafka://127.0.0.1:{nobody.getsockname()[1]}"
+        with gateway(url, tmp_path / "log", "--topics", place) as running:
+            context = browser.new_context(viewport={"width": 1280, "height": 560})
+            page = context.new_page()
+            page.goto(running.dashboard)
+            expect(page.get_by_role("row", name=re.compile("emails"))).to_be_visible()
+            page.goto(f"{running.address}/#/topics")
+            expect(page.get_by_role("alert").filter(has_text="do not answer")).to_be_visible()
+            page.goto(f"{running.address}/#/")
+            expect(page.get_by_role("row", name=re.compile("emails"))).to_be_visible()  # queues are not held up
+            context.close()

@@ -18,21 +18,28 @@ const SHARE = 50; // a look is followed by a rest of so many times its length
 const topicPath = (topic, ...rest) => queuePath(topic, ...rest).replace("/queues/", "/topics/");
 const topicLink = (topic, ...rest) => `#${topicPath(topic, ...rest)}`;
 
-// Calls a function again while the page is shown, less often if it takes long.
+const SILENCE = 1500; // milliseconds after which the page says that there is no answer
+const SILENT = "The topics do not answer. This page waits, and goes on by itself when they do.";
+
+// Calls a function again while the page is shown, less often if it takes long. `note` is shown while there is no answer.
 class Again {
   constructor(look) {
     this.look = look;
     this.due = 0;
     this.busy = false;
+    this.note = el("p.failure", { role: "alert", hidden: true }, SILENT);
   }
 
   async now() {
     if (this.busy) return;
     this.busy = true;
     const begun = performance.now();
+    const silence = setTimeout(() => (this.note.hidden = false), SILENCE);
     try {
       await this.look();
     } finally {
+      clearTimeout(silence);
+      this.note.hidden = true;
       this.busy = false;
       this.due = performance.now() + Math.max(LEAST, (performance.now() - begun) * SHARE);
     }
@@ -50,8 +57,8 @@ export class TopicsPage {
     this.body = el("tbody");
     this.empty = el("div.empty", { hidden: true });
     this.table = el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "Topic"), el("th.number.wide", {}, "Partitions"), el("th.number", {}, "Records"), el("th.number.wide", {}, "Groups"), el("th.number", {}, "Largest lag"), el("th.number", {}, "Dead"))), this.body);
-    this.element = el("section", { "aria-label": "Topics" }, el("div.row.head", {}, el("h1", {}, "Topics")), el("div.scroll", {}, this.table), this.empty);
     this.again = new Again(() => this.load());
+    this.element = el("section", { "aria-label": "Topics" }, el("div.row.head", {}, el("h1", {}, "Topics")), this.again.note, el("div.scroll", {}, this.table), this.empty);
     this.again.now();
   }
 
@@ -64,6 +71,7 @@ export class TopicsPage {
       this.draw((await get("/topics")).topics);
     } catch (error) {
       fill(this.empty, el("p", {}, error.message));
+      this.table.hidden = true;
       this.empty.hidden = false;
     }
   }
@@ -118,8 +126,8 @@ export class TopicPage {
     this.facts = el("p.soft", {}, "loading …");
     this.content = el("div");
     this.element = el("section", { "aria-label": `Topic ${topic}` });
-    this.build();
     this.again = new Again(() => this.look());
+    this.build();
     this.again.now();
     if (this.tab === "records") this.drawRecords();
     if (this.tab === "dead") this.drawDead();
@@ -131,7 +139,7 @@ export class TopicPage {
       this.badges.set(tab, badge);
       return el("a", { href: topicLink(this.topic, tab), class: tab, "aria-current": tab === this.tab ? "page" : null }, words, badge);
     });
-    fill(this.element, el("div.row.head", {}, el("h1", {}, el("a", { href: "#/topics" }, "Topics"), " / ", this.topic)), this.facts, el("nav.tabs", { "aria-label": "Parts of the topic" }, tabs), this.content);
+    fill(this.element, el("div.row.head", {}, el("h1", {}, el("a", { href: "#/topics" }, "Topics"), " / ", this.topic)), this.again.note, this.facts, el("nav.tabs", { "aria-label": "Parts of the topic" }, tabs), this.content);
   }
 
   show() {
