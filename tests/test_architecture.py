@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "apps/chat": (*BASE, *CORE, "sql", "connect", "runtime", "aio"),
     "apps": (),
     "mcp": (*BASE, *CORE, "codecs", "connect", "runtime", "apps/ignite"),
-    "gateway": (*BASE, *CORE, "runtime", "aio"),
+    "gateway": (*BASE, *CORE, "runtime", "aio", "apps/needs"),
     "watchers": (*BASE, "runtime"),
     "testing": (*VALUES, *CONTRACTS, "codecs", "queues", "connect"),
     "cli": (

@@ -1,13 +1,14 @@
 """What waits for a person: questions, mail and problems of all applications in one list.
 
 Each application keeps its own records and makes a `Need` from each that is open. The list is only a view of them: an
-answer goes to the application, and `answer` is the command that gives it.
+answer goes to the application, and `answer` is the command that gives it. A `Place` is an application in one folder, as
+`pabal needs-you` and the dashboard see it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pabal.errors import InvalidInput
 
@@ -29,6 +30,34 @@ class Need(NamedTuple):
     options: tuple[str, ...] = ()  # the answers that are accepted; none: any text
     urgent: bool = False
     expires_at: float | None = None
+
+
+class Place(Protocol):
+    """An application in one folder, such as a team. It opens the folder for each call; threads may share it."""
+
+    @property
+    def source(self) -> str:
+        """The application, as in its needs."""
+        ...
+
+    @property
+    def path(self) -> str: ...
+
+    def needs(self) -> tuple[list[Need], int]:
+        """Return what waits for a person, and how many more messages wait that are not in this list."""
+        ...
+
+    def answer(self, id: str, text: str, *, person: str, via: str) -> str:
+        """Answer a question or a message; return the answer that counts.
+
+        Raise NameTaken if another answer was first or the question is closed, MessageUnknown if there is none, and
+        InvalidInput if this is none of the accepted answers.
+        """
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Return the state of the application, as its command `status --json` prints it, and what it has in hand."""
+        ...
 
 
 def in_order(needs: Iterable[Need]) -> list[Need]:

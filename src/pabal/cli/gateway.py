@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+from functools import partial
 from pathlib import Path
 
 import click
 
+from pabal.cli.places import places_beside
 from pabal.cli.session import command, current_topics, current_url, json_option, topics_option
 from pabal.cli.text import clean, json_text, table
 from pabal.errors import ExtraMissing, InvalidInput
@@ -120,7 +123,17 @@ def remove(path: Path, access_key: str) -> None:
 )
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Another name that clients call it by.")
 @click.option("--read-only", is_flag=True, help="Show, and refuse all that changes something.")
-def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], read_only: bool) -> None:
+@click.option("--team", "teams", multiple=True, metavar="DIR", help="A team to show. Else .ignite beside the store.")
+@click.option("--kingdom", "homes", multiple=True, metavar="DIR", help="A kingdom to show. Else that of the store.")
+def gateway(
+    host: str,
+    port: int,
+    keys: Path | None,
+    hosts: tuple[str, ...],
+    read_only: bool,
+    teams: tuple[str, ...],
+    homes: tuple[str, ...],
+) -> None:
     """Serve a store over HTTP: a dashboard, SQS, and plain calls.
 
     boto3, the aws command and other SDKs work unchanged with `endpoint_url`. Several gateways may serve one store. It
@@ -144,6 +157,8 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
         ) from exc
     from pabal.runtime.logs import log_lines
 
+    places = partial(places_beside, teams, homes, _folder(current_url()))
+    places()  # once before anybody waits: it loads the applications
     serving = Address(
         url=current_url(),
         host=host,
@@ -153,6 +168,8 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
         read_only=read_only,
         topics=current_topics() or _topics_beside(current_url()),
         token=os.environ.get(TOKEN_VARIABLE, ""),
+        places=places,
+        person=_person(),
     )
     with log_lines("gateway"):
         serve(serving, _tell)
@@ -161,6 +178,21 @@ def gateway(host: str, port: int, keys: Path | None, hosts: tuple[str, ...], rea
 def _topics_beside(url: str) -> str:
     """Return the URL of the topics in the database of the queues; empty if that cannot have any."""
     return url.partition("?")[0] if url.startswith("sqlite:") else ""
+
+
+def _person() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in containers
+        return "somebody"
+
+
+def _folder(url: str) -> Path:
+    """Return the folder of a store; of one on a server this folder."""
+    from pabal.connect import parse_url
+
+    scheme, path = parse_url(url)
+    return path.absolute().parent if scheme in ("sqlite", "file", "hybrid", "mailbox") else Path.cwd()
 
 
 def _tell(address: str, token: str) -> None:

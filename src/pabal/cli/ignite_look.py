@@ -57,7 +57,7 @@ def status(as_json: bool) -> None:
     with opened() as workspace:
         report, problems = report_of(workspace), _unwakeable(workspace.team)
         if as_json:
-            click.echo(json_text({**_document(report), "problems": problems}))
+            click.echo(json_text({**report.document(), "problems": problems}))
             return
         needs = needs_of(workspace)
         about = _needs_line(needs, count_more(workspace, needs))
@@ -253,18 +253,6 @@ def _row(report: Report, load: Load) -> tuple[str, ...]:
         *(str(count or "") for count in counts),
         clean(known.busy_with.partition(" ")[0]) if known else "",
     )
-
-
-def _document(report: Report) -> dict[str, Any]:
-    return {
-        "root": str(report.root),
-        "monitor": {"pid": report.monitor, "state": report.pulse.state if report.monitor else "gone"},
-        "deadLetters": report.dead_letters,
-        "agents": [
-            {**load._asdict(), "presence": known._asdict() if (known := report.presences.get(load.name)) else None}
-            for load in report.loads
-        ],
-    }
 
 
 class _whole_screen:

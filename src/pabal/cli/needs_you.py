@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import getpass
-import os
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from pabal.cli.exits import Exit
-from pabal.cli.kingdom_session import variables_of
+from pabal.cli.places import places_here
 from pabal.cli.session import json_option
 from pabal.cli.text import ago, clean, json_text
 from pabal.errors import InvalidInput, MessageUnknown, StoreMissing
 from pabal.names import shown_name
 
 if TYPE_CHECKING:
-    from pabal.apps.needs import Need
+    from pabal.apps.needs import Need, Place
 
 _EVERY = 1.0  # seconds
 _KINDS = {"question": "QUESTION", "mail": "MAIL", "problem": "PROBLEM"}
 
 
 class _Waiting(NamedTuple):
-    """Something that waits for a person, where it is, and how it is answered."""
+    """Something that waits for a person, and where it is."""
 
-    place: str
+    place: Place
     need: Need
-    answer: Callable[[str], object]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.place.path, self.need.kind, self.need.id
 
 
 @click.command("needs-you")
@@ -75,22 +74,17 @@ def needs_you(roots: tuple[str, ...], homes: tuple[str, ...], asks: bool, watch:
 
     first = True
     while True:
-        with ExitStack() as stack:
-            found = [
-                each
-                for each in _all(roots, homes, stack, warn)
-                if (each.place, each.need.kind, each.need.id) not in shown
-            ]
-            for each in found:
-                click.echo(json_text(each.need._asdict()) if as_json else "\n".join(_lines(each.need)))
-                if asks and each.need.kind == "question":
-                    _ask(each)
+        found = [each for each in _all(roots, homes, warn) if each.key not in shown]
+        for each in found:
+            click.echo(json_text(each.need._asdict()) if as_json else "\n".join(_lines(each.need)))
+            if asks and each.need.kind == "question":
+                _ask(each)
         if not watch:
             return Exit.DONE if found else Exit.NOTHING
         if found and not first and sys.stdout.isatty():
             click.echo("\a", nl=False)
         first = False
-        shown |= {(each.place, each.need.kind, each.need.id) for each in found}
+        shown |= {each.key for each in found}
         sys.stdout.flush()
         time.sleep(_EVERY)
 
@@ -99,7 +93,7 @@ def _ask(waiting: _Waiting) -> None:
     """Ask for an answer until it is accepted; an empty one leaves the question open."""
     while text := click.prompt("    answer (nothing: later)", default="", show_default=False).strip():
         try:
-            waiting.answer(text)
+            waiting.place.answer(waiting.need.id, text, person=getpass.getuser(), via="terminal")
         except (InvalidInput, MessageUnknown) as exc:  # no such choice, or another person was first
             click.echo(clean(f"    {exc}"))
         else:
@@ -107,56 +101,20 @@ def _ask(waiting: _Waiting) -> None:
             return
 
 
-def _all(roots: Sequence[str], homes: Sequence[str], stack: ExitStack, warn: Callable[[str], None]) -> list[_Waiting]:
+def _all(roots: Sequence[str], homes: Sequence[str], warn: Callable[[str], None]) -> list[_Waiting]:
     from pabal.apps.needs import in_order
 
-    found = [*_of_teams(roots, stack, warn), *_of_kingdoms(homes, stack)]
+    found = places_here(roots, homes, lambda text: warn(f"warning: {text}"))
     if not found:
         raise StoreMissing("no team and no kingdom here: give --root or --home, or make one with `pabal ignite init`")
-    every = [each for place in found for each in place]
-    order = {id(need): place for place, need in enumerate(in_order(each.need for each in every))}
-    return sorted(every, key=lambda each: order[id(each.need)])
-
-
-def _of_teams(roots: Sequence[str], stack: ExitStack, warn: Callable[[str], None]) -> Iterator[list[_Waiting]]:
-    from pabal.apps.ignite.conversation import reply
-    from pabal.apps.ignite.people import count_more, needs_of
-    from pabal.apps.ignite.workspace import Workspace, find_root, is_made
-
-    given = os.environ.get("IGNITE_ROOT")
-    here = Path(given) if given else find_root(Path.cwd())
-    for root in roots or ([str(here)] if here is not None and is_made(here) else []):
-        workspace = stack.enter_context(Workspace.open(Path(root), warn=lambda text: warn(f"warning: {text}")))
-        needs = needs_of(workspace, options=f" --root {shlex.quote(root)}" if roots else "")
-        if more := count_more(workspace, needs):
+    every = []
+    for place in found:
+        needs, more = place.needs()
+        if more:
             warn(f"{more} more messages wait; `pabal ignite done ID` takes one out of the list")
-
-        def answer(text: str, need: Need, workspace: Workspace = workspace) -> object:
-            return reply(workspace, need.id, text)
-
-        yield [_waiting(root, "", need, answer) for need in needs]
-
-
-def _of_kingdoms(homes: Sequence[str], stack: ExitStack) -> Iterator[list[_Waiting]]:
-    from pabal.apps.kingdom.envoy.questions import Questions
-    from pabal.apps.kingdom.home import Home
-    from pabal.apps.kingdom.needs import needs_of
-
-    here = ["."] if Home.is_at(Path(".")) else []
-    for home in homes or [each for each in [os.environ.get("KINGDOM_BASE_DIR")] if each] or here:
-        kingdom = stack.enter_context(Home.open(Path(home), variables=variables_of(Path(home))))
-
-        def answer(text: str, need: Need, kingdom: Home = kingdom) -> object:
-            return Questions(kingdom).answer(need.id, text, responder=getpass.getuser(), via="terminal")
-
-        yield [
-            _waiting(home, f"--home {shlex.quote(home)}" if homes else "", need, answer) for need in needs_of(kingdom)
-        ]
-
-
-def _waiting(place: str, option: str, need: Need, answer: Callable[[str, Need], object]) -> _Waiting:
-    named = need._replace(answer=f"{need.answer} {option}".strip())
-    return _Waiting(place, named, lambda text: answer(text, named))
+        every += [_Waiting(place, need) for need in needs]
+    order = {id(need): at for at, need in enumerate(in_order(each.need for each in every))}
+    return sorted(every, key=lambda each: order[id(each.need)])
 
 
 def _lines(need: Need) -> list[str]:

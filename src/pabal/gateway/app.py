@@ -11,6 +11,7 @@ from pabal.clock import Clock
 from pabal.errors import PabalError, TooLarge
 from pabal.gateway import looking
 from pabal.gateway.api.access import Access
+from pabal.gateway.api.people import People
 from pabal.gateway.api.server import ApiServer
 from pabal.gateway.api.topics import TopicDesk
 from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
@@ -42,6 +43,7 @@ class Gateway:
         mq: pabal.aio.Connection,
         clock: Clock,
         access: Access,
+        people: People,
         *,
         keys: Keys | None = None,
         read_only: bool = False,
@@ -54,7 +56,7 @@ class Gateway:
         self._service = Service(mq, clock)
         self._waits = Waits()
         self._topics = TopicDesk(topics)
-        self._api = ApiServer(mq, clock, access, self._waits, self._topics, read_only=read_only)
+        self._api = ApiServer(mq, clock, access, self._waits, self._topics, people, read_only=read_only)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -19,6 +19,7 @@ import pabal.aio
 from pabal.clock import Clock, SystemClock
 from pabal.errors import InvalidInput
 from pabal.gateway.api.access import LOCAL, Access
+from pabal.gateway.api.people import FindPlaces, People
 from pabal.gateway.app import Gateway
 from pabal.gateway.signature import Key, Keys, read_keys
 from pabal.runtime.listening import address_of, bound_socket
@@ -47,6 +48,8 @@ class Address:
     read_only: bool = False
     topics: str = ""  # the URL of the topics to show; empty: none
     token: str = ""  # of the dashboard, if there are no keys; empty: one that nobody can guess
+    places: FindPlaces = tuple  # the teams and kingdoms beside the store
+    person: str = "somebody"  # who answers their questions, if there are no keys
 
 
 def serve(serving: Address, started: Callable[[str, str], None]) -> None:
@@ -76,7 +79,8 @@ async def _run(
     clock: Clock,
 ) -> None:
     async with pabal.aio.connect(serving.url, consumer="gateway") as mq:
-        gateway = Gateway(mq, clock, access, keys=keys, read_only=serving.read_only, topics=serving.topics)
+        people = People(serving.places, serving.person)
+        gateway = Gateway(mq, clock, access, people, keys=keys, read_only=serving.read_only, topics=serving.topics)
         guarded = Guard(gateway, Origins(hosts=(serving.host, *serving.hosts)), any_host=keys is not None)
         server = _Server(_config(guarded), gateway)
         telling = asyncio.create_task(_tell(server, address_of("http", serving.host, bound), started))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from pabal.apps.ignite.archive import item_of
 from pabal.apps.ignite.layout import DEAD_LETTERS, iso_time
 from pabal.apps.ignite.mail_store import Load
 from pabal.apps.ignite.memory import Presence
@@ -23,6 +24,17 @@ from pabal.runtime.state_file import write_reading
 HEARTBEAT, LOCK, HEALTH = "heartbeat.json", "queue_monitor.lock", "task_health.json"
 
 
+class Hand(NamedTuple):
+    """A message that an agent has in hand, and since when; None if nobody noted it."""
+
+    id: str
+    type: str
+    sender: str
+    subject: str
+    attempt: int
+    since: float | None
+
+
 class Report(NamedTuple):
     """The state of a team at one moment."""
 
@@ -32,6 +44,23 @@ class Report(NamedTuple):
     loads: list[Load]
     presences: dict[str, Presence]
     dead_letters: int
+    hands: dict[str, list[Hand]]  # only of agents that have something in hand
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as `pabal ignite status --json` and the dashboard show it."""
+        return {
+            "root": str(self.root),
+            "monitor": {"pid": self.monitor, "state": self.pulse.state if self.monitor else "gone"},
+            "deadLetters": self.dead_letters,
+            "agents": [
+                {
+                    **load._asdict(),
+                    "presence": known._asdict() if (known := self.presences.get(load.name)) else None,
+                    "hand": [hand._asdict() for hand in self.hands.get(load.name, ())],
+                }
+                for load in self.loads
+            ],
+        }
 
 
 def report_of(workspace: Workspace) -> Report:
@@ -40,14 +69,29 @@ def report_of(workspace: Workspace) -> Report:
     with suppress(StoreError):
         presences = workspace.memory.presences()
     state = workspace.root / STATE
+    loads = [workspace.mail.load(name) for name in workspace.team.agents]
     return Report(
         workspace.root,
         holder(state / LOCK),
         read_pulse(state / HEARTBEAT, workspace.clock),
-        [workspace.mail.load(name) for name in workspace.team.agents],
+        loads,
         presences,
         workspace.mail.load(DEAD_LETTERS).ready,
+        {load.name: _hands(workspace, load.name) for load in loads if load.inflight},
     )
+
+
+def _hands(workspace: Workspace, agent: str) -> list[Hand]:
+    found = []
+    for held in workspace.held(agent):
+        since = None
+        with suppress(StoreError):
+            facts = workspace.memory.facts_of(held.receipt.id)
+            times = [fact.delivered_at for fact in facts if (fact.queue, fact.attempt) == (agent, held.attempt)]
+            since = next((at for at in times if at is not None), None)
+        item = item_of(agent, held.message)
+        found.append(Hand(held.receipt.id, item.type, item.sender, item.subject, held.attempt, since))
+    return found
 
 
 def write_health(workspace: Workspace) -> None:

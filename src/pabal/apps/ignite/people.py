@@ -15,9 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 from pabal.apps.ignite import mail
 from pabal.apps.ignite.archive import item_of
+from pabal.apps.ignite.conversation import reply
+from pabal.apps.ignite.health import report_of
 from pabal.apps.ignite.inbox import inbox
 from pabal.apps.ignite.questions import FOLDER, Questions
 from pabal.apps.ignite.team import USER
@@ -85,6 +89,38 @@ def count_more(workspace: Workspace, needs: Sequence[Need]) -> int:
     """Return how many messages wait for the person beside those in a list."""
     load = workspace.mail.load(USER)
     return max(0, load.ready + load.delayed - sum(need.kind == "mail" for need in needs))
+
+
+class TeamPlace:
+    """A team, as `pabal needs-you` and the dashboard see it. `options` are those of the commands that answer."""
+
+    source = "ignite"
+
+    def __init__(self, root: Path, *, options: str = "", warn: Callable[[str], None] = log.warning) -> None:
+        self.path = str(root)
+        self._options = options
+        self._warn = warn
+
+    def needs(self) -> tuple[list[Need], int]:
+        with self._open() as workspace:
+            found = needs_of(workspace, options=self._options)
+            return found, count_more(workspace, found)
+
+    def answer(self, id: str, text: str, *, person: str, via: str) -> str:
+        """Answer as the person of the team, whose name is the same for everybody."""
+        with self._open() as workspace:
+            questions = Questions(workspace)
+            if questions.has(id):
+                return questions.answer(id, text, responder=USER).answer
+            reply(workspace, id, text, sender=USER)
+            return text
+
+    def report(self) -> dict[str, Any]:
+        with self._open() as workspace:
+            return report_of(workspace).document()
+
+    def _open(self) -> Workspace:
+        return Workspace.open(Path(self.path), warn=self._warn)
 
 
 class Desk:

@@ -1,11 +1,16 @@
 """What of a kingdom waits for a person: questions, documents that were set aside, roles and generals that are gone.
 
-Everything here only reads.
+Everything here only reads, but for the answer that `KingdomPlace` passes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict as fields_of
 
 from pabal.apps.kingdom.documents import instant, plain_reason
 from pabal.apps.kingdom.envoy.questions import Questions
@@ -13,9 +18,45 @@ from pabal.apps.kingdom.home import Home
 from pabal.apps.kingdom.lookup import unsent
 from pabal.apps.kingdom.manifests import FOLDER, Table, load
 from pabal.apps.kingdom.operate import path_of, set_aside
-from pabal.apps.kingdom.status import absent_roles, orphaned_tasks
+from pabal.apps.kingdom.sessions import Sessions
+from pabal.apps.kingdom.status import absent_roles, open_tasks, orphaned_tasks, report, waiting_events
 from pabal.apps.needs import Need
 from pabal.store import State
+
+_MOST = 100  # events and tasks in the report of a place
+
+
+class KingdomPlace:
+    """A kingdom, as `pabal needs-you` and the dashboard see it. `options` are those of the commands that answer."""
+
+    source = "kingdom"
+
+    def __init__(self, root: Path, variables: Callable[[Path], Mapping[str, str]], *, options: str = "") -> None:
+        self.path = str(root)
+        self._variables = variables
+        self._options = options
+
+    def needs(self) -> tuple[list[Need], int]:
+        with self._open() as home:
+            return [need._replace(answer=need.answer + self._options) for need in needs_of(home)], 0
+
+    def answer(self, id: str, text: str, *, person: str, via: str) -> str:
+        with self._open() as home:
+            return Questions(home).answer(id, text, responder=person, via=via).answer
+
+    def report(self) -> dict[str, Any]:
+        """Return the report of `status`, with the soldiers that run, and the events and tasks that wait and why."""
+        with self._open() as home:
+            return {
+                **asdict(report(home)),
+                "sessions": [fields_of(session) for session in Sessions(home.root).all()],
+                "events": waiting_events(home, _MOST),
+                "tasks": open_tasks(home, _MOST),
+            }
+
+    def _open(self) -> Home:
+        root = Path(self.path)
+        return Home.open(root, variables=self._variables(root))
 
 
 def needs_of(home: Home) -> list[Need]:

@@ -17,6 +17,7 @@ from pabal import jsontext
 from pabal.clock import Clock, iso_stamp
 from pabal.errors import InvalidInput, InvalidPolicy, InvalidReceipt, LeaseLost, MessageUnknown, QueueUnknown
 from pabal.gateway.api import types
+from pabal.gateway.api.people import People
 from pabal.gateway.api.topics import TopicDesk
 from pabal.names import check_id, check_name, no_queue
 from pabal.policy.policy import document_of, policy_from
@@ -59,6 +60,7 @@ class Call(NamedTuple):
     body: Any = None
     answer: Any = None
     waits: bool = False  # until its client goes
+    whole: bool = False  # of no queue: only for keys of all queues
 
 
 CALLS: list[Call] = []
@@ -78,10 +80,11 @@ def call(method: str, path: str, right: str, answer: Any, **more: Any) -> Callab
 class Calls:
     """Does what the calls say, with the queues of one connection."""
 
-    def __init__(self, mq: pabal.aio.Connection, clock: Clock, topics: TopicDesk) -> None:
+    def __init__(self, mq: pabal.aio.Connection, clock: Clock, topics: TopicDesk, people: People) -> None:
         self._mq = mq
         self._clock = clock
         self._topics = topics
+        self._people = people
 
     # Queues
 
@@ -276,6 +279,28 @@ class Calls:
     async def replay_dead_records(self, topic: str, given: types.Replay) -> types.Replayed:
         """Append dead records to their topic again, for the group that failed; 100 of them in a request."""
         return await self._topics.replay(topic, given)
+
+    # Applications beside the store
+
+    @call("GET", "/needs", "look", types.Needs, whole=True)
+    async def list_needs(self) -> types.Needs:
+        """List what waits for a person: questions, problems and mail of teams and kingdoms."""
+        return await self._people.needs()
+
+    @call("POST", "/needs/answer", "manage", types.NeedAnswered, body=types.NeedAnswer, whole=True)
+    async def answer_need(self, given: types.NeedAnswer) -> types.NeedAnswered:
+        """Answer a question, or reply to mail; the first answer counts."""
+        return await self._people.answer(given)
+
+    @call("GET", "/teams", "look", types.Teams, whole=True)
+    async def list_teams(self) -> Document:
+        """Show the teams of agents: who lives, what each one has in hand, and its mail."""
+        return {"teams": await self._people.reports("ignite")}
+
+    @call("GET", "/kingdoms", "look", types.Kingdoms, whole=True)
+    async def list_kingdoms(self) -> Document:
+        """Show the kingdoms: roles, soldiers, and what waits and why."""
+        return {"kingdoms": await self._people.reports("kingdom")}
 
     async def _known(self, name: str) -> pabal.aio.Queue:
         names = await self._mq.queues()

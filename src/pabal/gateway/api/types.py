@@ -409,6 +409,79 @@ class Replayed(TypedDict):
     until: str
 
 
+class PlaceOut(TypedDict):
+    """A team or a kingdom beside the store, and how much of it waits for a person; `fault` says why it is not read."""
+
+    place: str
+    source: str
+    waiting: int
+    fault: str | None
+
+
+class NeedOut(TypedDict):
+    """Something that waits for a person. A question takes one of its `options`, or any text if there are none."""
+
+    place: str
+    source: str
+    kind: str
+    id: str
+    sender: str
+    text: str
+    since: str
+    expires_at: str | None
+    urgent: bool
+    options: list[str]
+    command: str
+
+
+class Needs(TypedDict):
+    """What waits for a person, urgent ones first. `waiting` counts also messages that are not listed."""
+
+    places: list[PlaceOut]
+    waiting: int
+    needs: list[NeedOut]
+
+
+class People(TypedDict):
+    """What the navigation and the overview show of it."""
+
+    places: list[PlaceOut]
+    waiting: int
+    first: list[NeedOut]
+
+
+class NeedAnswer(_Given):
+    """The answer to a question, or a reply to mail. With keys the responder is the name of the key."""
+
+    place: str
+    id: str
+    text: str
+    responder: str | None = None
+
+
+class NeedAnswered(TypedDict):
+    """The answer that counts, in the words of the question."""
+
+    answer: str
+    responder: str
+
+
+class Reported(TypedDict):
+    """A team or a kingdom, as its command `status --json` prints it; null, with a `fault`, if it cannot be read."""
+
+    place: str
+    fault: str | None
+    report: dict[str, Any] | None
+
+
+class Teams(TypedDict):
+    teams: list[Reported]
+
+
+class Kingdoms(TypedDict):
+    kingdoms: list[Reported]
+
+
 class ErrorOut(TypedDict):
     """Why a request was refused. `receipts` are those that are stale, if that is the reason."""
 

@@ -3,6 +3,7 @@
 import { may, put, queuePath } from "./api.js";
 import { dialog, el, sparkline, toast } from "./dom.js";
 import { count, rate, span } from "./format.js";
+import { FirstNeeds } from "./people.js";
 
 const COLUMNS = [
   ["ready", "Ready"],
@@ -14,6 +15,7 @@ const COLUMNS = [
 export class Overview {
   constructor() {
     this.filter = "";
+    this.people = new FirstNeeds();
     this.rows = new Map();
     this.body = el("tbody");
     const search = el("input", {
@@ -36,6 +38,7 @@ export class Overview {
       "section",
       { "aria-label": "Queues" },
       el("div.row.head", {}, el("h1", {}, "Queues"), search, may("manage") ? el("button", { type: "button", onclick: create }, "New queue") : null),
+      this.people.element,
       el("div.scroll", {}, this.table),
       this.empty,
     );
@@ -44,6 +47,7 @@ export class Overview {
 
   show(figures) {
     this.queues = figures.queues;
+    this.people.show(figures.people);
     this.draw();
   }
 
