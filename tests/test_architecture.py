@@ -115,6 +115,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "mcp": ("mcp",),
     "mcp_types": ("mcp",),
+    "sse_starlette": ("mcp/http",),  # comes with mcp
     "anyio": ("mcp",),
     "starlette": ("apps/chat",),
     "uvicorn": ("apps/chat", "gateway"),

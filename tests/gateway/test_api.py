@@ -22,6 +22,7 @@ from pabal.gateway.signature import new_key, write_keys
 from pabal.store import State
 from tests.cli.command import Pabal
 from tests.gateway.conftest import Running, gateway
+from tests.gateway.places import ask_in_team, make_kingdom, make_team
 from tests.gateway.http_client import Client, Failed, ask
 from tests.waiting import until
 
@@ -406,7 +407,9 @@ def test_keys_have_rights_and_queues(tmp_path: Path) -> None:
 
 
 def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, place: Path, jobs: pabal.Queue) -> None:
-    name = jobs.name
+    name, team = jobs.name, make_team(place)
+    asked = ask_in_team(team, "Go on?")
+    make_kingdom(place)
     bury(jobs, "why")
     jobs.publish("x", id="known")
     calls: dict[str, Any] = {
@@ -425,6 +428,10 @@ def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, p
         "redrive": api("redrive", queue=name, body={}),
         "remove": api("remove", queue=name, body={"state": "done"}),
         "cancel": api("cancel", queue=name, body={"ids": ["nobody"]}),
+        "list_needs": until(lambda: (found := api("list_needs"))["needs"] and found),
+        "list_teams": api("list_teams"),
+        "list_kingdoms": api("list_kingdoms"),
+        "answer_need": api("answer_need", body={"place": str(team), "id": asked.id, "text": "yes"}),
     }
     with pabal.connect_topics(f"sqlite:{place}/jobs.db") as topics:
         topics.topic("events").create(1)

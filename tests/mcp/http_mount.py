@@ -10,13 +10,14 @@ import threading
 import uvicorn
 
 from pabal.mcp.queue_desk import QueueDesk
-from pabal.mcp.server import make_server
+from pabal.mcp.server import AgentServer
 
 
 def main(url: str) -> None:
     desk = QueueDesk(url)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(make_server(desk).streamable_http_app(), http="h11", log_level="warning"))
+    app = AgentServer(desk).server.streamable_http_app()
+    server = uvicorn.Server(uvicorn.Config(app, http="h11", log_level="warning"))
 
     def end_with_stdin() -> None:
         sys.stdin.read()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +15,10 @@ from pabal.cli.places import places_beside
 from pabal.cli.session import command, current_topics, current_url, json_option, topics_option
 from pabal.cli.text import clean, json_text, table
 from pabal.errors import ExtraMissing, InvalidInput
+
+if TYPE_CHECKING:
+    from pabal.apps.needs import Place
+    from pabal.mcp.http import HttpAgents
 
 TOKEN_VARIABLE = "PABAL_GATEWAY_TOKEN"
 _RIGHTS = ("send", "receive", "look", "manage")
@@ -169,6 +175,7 @@ def gateway(
         topics=current_topics() or _topics_beside(current_url()),
         token=os.environ.get(TOKEN_VARIABLE, ""),
         places=places,
+        agents=partial(_agents, current_url(), places),
         person=_person(),
     )
     with log_lines("gateway"):
@@ -178,6 +185,18 @@ def gateway(
 def _topics_beside(url: str) -> str:
     """Return the URL of the topics in the database of the queues; empty if that cannot have any."""
     return url.partition("?")[0] if url.startswith("sqlite:") else ""
+
+
+def _agents(url: str, places: Callable[[], Sequence[Place]]) -> HttpAgents:
+    try:
+        from pabal.mcp.http import HttpAgents
+    except ImportError as exc:
+        raise ExtraMissing(f"/mcp needs {exc.name}: install Pabal with its extra 'mcp' (README, Extras)") from exc
+
+    def find_team() -> Path | None:
+        return next((Path(place.path) for place in places() if place.source == "ignite"), None)
+
+    return HttpAgents(url, find_team)
 
 
 def _person() -> str:

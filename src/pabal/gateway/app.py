@@ -15,6 +15,7 @@ from pabal.gateway.api.people import People
 from pabal.gateway.api.server import ApiServer
 from pabal.gateway.api.topics import TopicDesk
 from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
+from pabal.gateway.mount import AgentMount
 from pabal.gateway.signature import RIGHTS, Key, Keys, Request
 from pabal.gateway.sqs import wire
 from pabal.gateway.sqs.directory import Caller
@@ -35,7 +36,8 @@ _PLAIN = {"content-type": "text/plain; charset=utf-8"}
 class Gateway:
     """Serves SQS, the dashboard and the HTTP interface, as an ASGI application.
 
-    SQS is at `/`, with its look at `/_aws/sqs/messages`; for operators there are `/healthz`, `/readyz`, `/metrics`.
+    SQS is at `/`, with its look at `/_aws/sqs/messages`; agents are at `/mcp`; for operators there are `/healthz`,
+    `/readyz`, `/metrics`.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Gateway:
         clock: Clock,
         access: Access,
         people: People,
+        agents: AgentMount,
         *,
         keys: Keys | None = None,
         read_only: bool = False,
@@ -57,12 +60,16 @@ class Gateway:
         self._waits = Waits()
         self._topics = TopicDesk(topics)
         self._api = ApiServer(mq, clock, access, self._waits, self._topics, people, read_only=read_only)
+        self._agents = agents
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         if self._api.takes(scope):
             await self._api(scope, receive, send)
+            return
+        if self._agents.takes(scope["path"]):
+            await self._agents(scope, receive, send)
             return
         try:
             written = await self._answer(scope, receive)
@@ -76,12 +83,14 @@ class Gateway:
     async def close(self) -> None:
         """End what goes on in the background."""
         self._api.close()
+        await self._agents.close()
         await self._service.close()
         await self._topics.close()
 
     def dismiss(self) -> None:
         """End the long polls: what they would have taken stays in its queue, and clients ask again."""
         self._waits.end()
+        self._agents.dismiss()
 
     async def _answer(self, scope: Scope, receive: Receive) -> Written:
         path: str = scope["path"]

@@ -21,6 +21,7 @@ from pabal.errors import InvalidInput
 from pabal.gateway.api.access import LOCAL, Access
 from pabal.gateway.api.people import FindPlaces, People
 from pabal.gateway.app import Gateway
+from pabal.gateway.mount import AgentMount, Agents, no_agents
 from pabal.gateway.signature import Key, Keys, read_keys
 from pabal.runtime.listening import address_of, bound_socket
 from pabal.runtime.origins import Origins, is_loopback
@@ -49,6 +50,7 @@ class Address:
     topics: str = ""  # the URL of the topics to show; empty: none
     token: str = ""  # of the dashboard, if there are no keys; empty: one that nobody can guess
     places: FindPlaces = tuple  # the teams and kingdoms beside the store
+    agents: Callable[[], Agents] = no_agents  # serves MCP
     person: str = "somebody"  # who answers their questions, if there are no keys
 
 
@@ -80,7 +82,10 @@ async def _run(
 ) -> None:
     async with pabal.aio.connect(serving.url, consumer="gateway") as mq:
         people = People(serving.places, serving.person)
-        gateway = Gateway(mq, clock, access, people, keys=keys, read_only=serving.read_only, topics=serving.topics)
+        agents = AgentMount(serving.agents, access, read_only=serving.read_only)
+        gateway = Gateway(
+            mq, clock, access, people, agents, keys=keys, read_only=serving.read_only, topics=serving.topics
+        )
         guarded = Guard(gateway, Origins(hosts=(serving.host, *serving.hosts)), any_host=keys is not None)
         server = _Server(_config(guarded), gateway)
         telling = asyncio.create_task(_tell(server, address_of("http", serving.host, bound), started))

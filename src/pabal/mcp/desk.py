@@ -36,8 +36,12 @@ class Desk(Protocol):
         """Run a tool; raise PabalError if it cannot be done."""
         ...
 
-    def close(self) -> None:
-        """Give back what the agent holds, if the desk leased it, and close the store."""
+    def release(self) -> None:
+        """Give back what the agent holds, if the desk leased it: the agent is gone."""
+        ...
+
+    def close(self, *, release: bool = True) -> None:
+        """Close the store. Without `release` the agent outlives this desk, and may settle what it holds elsewhere."""
         ...
 
 

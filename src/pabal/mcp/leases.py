@@ -26,6 +26,7 @@ class Call:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stopped = False
+        self._hurried = False
         self._end_wait: Callable[[], None] = lambda: None
         self._give_back: Callable[[], None] | None = None
 
@@ -33,8 +34,8 @@ class Call:
         """Note how to end the wait of the call. If it was stopped already, end it now."""
         with self._lock:
             self._end_wait = end_wait
-            stopped = self._stopped
-        if stopped:
+            ended = self._stopped or self._hurried
+        if ended:
             end_wait()
 
     def took(self, give_back: Callable[[], None]) -> None:
@@ -44,6 +45,13 @@ class Call:
             stopped = self._stopped
         if stopped:
             self.give_back()
+
+    def hurry(self) -> None:
+        """End the wait of the call, which answers with what it has: its server is being stopped."""
+        with self._lock:
+            self._hurried = True
+            end_wait = self._end_wait
+        end_wait()
 
     def stop(self) -> None:
         """End the wait of the call; what it takes from now on is given back at once."""

@@ -111,8 +111,10 @@ class MailDesk:
             self._forget(workspace)
             raise
 
-    def close(self) -> None:
-        """Close the workspace. Mail in hand stays in hand: the monitor gives it out again if nobody goes on with it."""
+    def release(self) -> None:
+        """Leave mail in hand: the monitor gives it out again if nobody goes on with it."""
+
+    def close(self, *, release: bool = True) -> None:
         self._beats.clear()
         if self._workspace is not None:
             self._forget(self._workspace)

@@ -66,7 +66,10 @@ _MOST_QUEUES = 100  # shown by status and look
 
 
 class QueueDesk:
-    """Serves the tools on a store. The store is opened at the first call, and again after it failed."""
+    """Serves the tools on a store, with the queues that the agent may use.
+
+    The store is opened at the first call, and again after it failed.
+    """
 
     tools: Sequence[Tool] = QUEUE_TOOLS
 
@@ -78,6 +81,7 @@ class QueueDesk:
         human_queue: str = HUMAN_QUEUE,
         hold: float = HOLD,
         clock: Clock | None = None,
+        may_use: Callable[[str], bool] = lambda queue: True,
     ) -> None:
         scheme, path = parse_url(url)
         self._url = url
@@ -85,6 +89,7 @@ class QueueDesk:
         self._place = f"{scheme}:{path.absolute()}" if local else shown_url(url).strip("'")
         self._agent = check_name(agent, "agent") if agent else ""
         self._human_queue = check_name(human_queue)
+        self._may_use = may_use
         self._clock = clock or SystemClock()
         self._ids = IdMaker(self._clock)
         self._lock = threading.Lock()
@@ -111,11 +116,16 @@ class QueueDesk:
             self._forget_store(self._used.connection)
             raise
 
-    def close(self) -> None:
-        """Give back every message that the agent holds, and close the store."""
+    def release(self) -> None:
+        """Give back every message that the agent holds."""
         for receipt in self._leases.clear():
             with suppress(PabalError):  # then its lease runs out
                 self._give_back(receipt)
+
+    def close(self, *, release: bool = True) -> None:
+        if release:
+            self.release()
+        self._leases.clear()
         if self._connection is not None:
             self._forget_store(self._connection)
 
@@ -137,6 +147,15 @@ class QueueDesk:
         with suppress(PabalError):
             failed.close()
 
+    def _names(self) -> list[str]:
+        return [name for name in self._open().queues() if self._may_use(name)]
+
+    def _own(self, name: str, *, create: bool = False) -> Queue:
+        """Return a queue that the agent may use."""
+        if not self._may_use(check_name(name)):
+            raise InvalidInput(f"your key may not use the queue {name}")
+        return self._queue(name, create=create)
+
     def _queue(self, name: str, *, create: bool = False) -> Queue:
         connection = self._open(create=create)
         with self._lock:
@@ -145,17 +164,17 @@ class QueueDesk:
             return self._queues.setdefault(name, connection.queue(name))
 
     def _known(self, name: str) -> Queue:
-        names = self._open().queues()
+        queue, names = self._own(name), self._names()
         if name not in names:
             raise QueueUnknown(no_queue(name, names))
-        return self._queue(name)
+        return queue
 
     # Send and receive
 
     def _send(self, given: SendToQueue, call: Call) -> Document:
         if given.reply_to:
-            check_name(given.reply_to)
-        published = self._queue(check_name(given.to), create=True).publish(
+            self._own(given.reply_to, create=True)
+        published = self._own(given.to, create=True).publish(
             given.body,
             type=given.type or None,
             sender=self._agent or None,
@@ -174,7 +193,7 @@ class QueueDesk:
         if not 1 <= given.max <= MOST_MESSAGES:
             raise InvalidInput(f"max must be 1 to {MOST_MESSAGES}; found {given.max}")
         wait = waiting_time(given.wait)
-        found = self._lease(self._queue(check_name(given.queue), create=True), given.max, wait, call)
+        found = self._lease(self._own(given.queue, create=True), given.max, wait, call)
         answer: Document = {"messages": [self._delivered(delivery) for delivery in found]}
         new = {delivery.receipt for delivery in found}
         if held := [str(receipt) for receipt in self._leases.receipts() if receipt not in new]:
@@ -210,7 +229,7 @@ class QueueDesk:
         return found
 
     def _why_nothing(self, name: str, wait: float) -> str:
-        queue, names = self._queue(name), self._open().queues()
+        queue, names = self._queue(name), self._names()
         if name not in names:
             return f"{no_queue(name, names)}; it is made by the first message"
         if queue.paused:
@@ -223,7 +242,7 @@ class QueueDesk:
 
     def _receipt(self, text: str) -> tuple[Receipt, Queue]:
         receipt = Receipt.parse(text)
-        return receipt, self._queue(receipt.queue)
+        return receipt, self._own(receipt.queue)
 
     def _ack(self, given: Ack, call: Call) -> Document:
         receipt, queue = self._receipt(given.receipt)
@@ -246,6 +265,7 @@ class QueueDesk:
         message = entry.message
         if not message.reply_to:
             raise InvalidInput("this message names no queue for a reply (reply_to): ack it without one, and send")
+        # Whoever sent the message may use that queue; the agent may not be allowed to.
         target = self._queue(check_name(message.reply_to))
         answered = {"In-Reply-To": message.id}
         thread = message.thread_id or None
@@ -289,13 +309,13 @@ class QueueDesk:
 
     def _find(self, name: str, id: str) -> Entry:
         check_id(id)
-        for queue in [self._known(name)] if name else map(self._queue, self._open().queues()):
+        for queue in [self._known(name)] if name else map(self._queue, self._names()):
             if (entry := queue.find(id)) is not None:
                 return entry
         raise MessageUnknown(f"no message {id} in {name or 'any queue'}; done messages are forgotten after some time")
 
     def _search(self, given: LookAtQueue) -> Document:
-        queues = [self._known(given.queue)] if given.queue else list(map(self._queue, self._open().queues()))
+        queues = [self._known(given.queue)] if given.queue else list(map(self._queue, self._names()))
         every = (entry for queue in queues for entry in queue.entries(given.state))
         looked, found = 0, []
         for entry in islice(every, _MOST_SEARCHED):
@@ -324,7 +344,7 @@ class QueueDesk:
         store = self._open().store
         return [
             {"queue": name, **{str(state): count for state, count in store.counts(name).items() if count}}
-            for name in self._open().queues()[:_MOST_QUEUES]
+            for name in self._names()[:_MOST_QUEUES]
         ]
 
     # Questions for people
@@ -335,11 +355,11 @@ class QueueDesk:
         if given.question:
             id = self._ids()
             body = {"question": given.question, "options": list(given.options)}
-            human = self._queue(self._human_queue, create=True)
+            human = self._own(self._human_queue, create=True)
             human.publish(body, id=id, type="question", reply_to=self._answers(id), sender=self._agent or None)
         else:
             id = check_id(given.question_id)
-        answers = self._lease(self._queue(check_name(self._answers(id)), create=True), 1, wait, call)
+        answers = self._lease(self._own(self._answers(id), create=True), 1, wait, call)
         if not answers:
             note = "no answer yet: call ask_human with this question_id to go on waiting"
             return {"question_id": id, "answered": False, "note": note}

@@ -1,14 +1,14 @@
 """The MCP server: the tools of a desk, in both eras of the protocol.
 
-The transport comes from outside: `pabal.mcp.stdio` serves one client, and `make_server(desk).streamable_http_app()` is
-an application for any ASGI server. Who makes the desk closes it.
+The transport comes from outside: `pabal.mcp.stdio` serves one client, `pabal.mcp.http` those of a gateway. The maker of
+the desk closes it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -78,20 +78,20 @@ _NEXT: tuple[tuple[type[PabalError], str], ...] = (
 )
 
 
-def make_server(desk: Desk) -> Server[Any]:
-    """Make a server for one agent. Any number of connections may use it."""
-    return _Calls(desk).server
+class AgentServer:
+    """The server of one agent, for any number of connections, with those tools of its desk that it may use.
 
+    Each tool runs in a thread, because the library waits in threads.
+    """
 
-class _Calls:
-    """The handlers of one server. Each tool runs in a thread, because the library waits in threads."""
-
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, names: Collection[str] | None = None) -> None:
         self._desk = desk
-        self._tools: dict[str, Tool] = {tool.name: tool for tool in desk.tools}
-        self._listed = types.ListToolsResult.model_validate({"tools": [tool.document() for tool in desk.tools]})
+        tools = [tool for tool in desk.tools if names is None or tool.name in names]
+        self._tools: dict[str, Tool] = {tool.name: tool for tool in tools}
+        self._listed = types.ListToolsResult.model_validate({"tools": [tool.document() for tool in tools]})
+        self._running: set[Call] = set()
         self._limiters: dict[bool, anyio.CapacityLimiter] = {}  # apart for tools that wait, which hold up no others
-        self._answered: OrderedDict[types.RequestId, Call] = OrderedDict()
+        self._answered: OrderedDict[tuple[str, types.RequestId], Call] = OrderedDict()
         self.server: Server[Any] = Server(
             "pabal",
             version=version("pabal"),
@@ -105,6 +105,11 @@ class _Calls:
         self.server.add_notification_handler(
             "notifications/cancelled", types.CancelledNotificationParams, self._cancelled
         )
+
+    def end_waits(self) -> None:
+        """Let every call that waits answer now with what it has: the server is being stopped."""
+        for call in list(self._running):
+            call.hurry()
 
     async def _list(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
@@ -123,12 +128,16 @@ class _Calls:
             arguments = tool.read(params.arguments or {})
         except InvalidInput as exc:
             return _failed(exc)
-        found = await self._run(tool.name, arguments, call)
+        self._running.add(call)
+        try:
+            found = await self._run(tool.name, arguments, call)
+        finally:
+            self._running.discard(call)
         if isinstance(found, PabalError):
             return _failed(found)
-        if context.request is None and context.request_id is not None:
-            # On a stream of one client, whose ids are unique. A cancellation may cross the answer on its way.
-            self._answered[context.request_id] = call
+        if (stream := _stream_of(context)) is not None and context.request_id is not None:
+            # A cancellation may cross the answer on its way.
+            self._answered[stream, context.request_id] = call
             while len(self._answered) > _ANSWERED:
                 self._answered.popitem(last=False)
         text = types.TextContent(type="text", text=jsontext.encode(found).decode())
@@ -175,9 +184,17 @@ class _Calls:
 
     async def _cancelled(self, context: ServerRequestContext[Any], params: types.CancelledNotificationParams) -> None:
         """Give back what an answered call took: the client does not look at the answer of a call that it cancelled."""
-        call = self._answered.pop(params.request_id, None) if params.request_id is not None else None
-        if call is not None and context.request is None:
+        stream = _stream_of(context)
+        if stream is None or params.request_id is None:
+            return
+        call = self._answered.pop((stream, params.request_id), None)
+        if call is not None:
             await self._in_thread(call.give_back)
+
+
+def _stream_of(context: ServerRequestContext[Any]) -> str | None:
+    """Return where the ids of requests are unique: stdio, or a session over HTTP; None if each request is alone."""
+    return "" if context.request is None else context.request.headers.get("mcp-session-id")
 
 
 def _failed(exc: PabalError) -> types.CallToolResult:

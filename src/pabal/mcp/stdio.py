@@ -16,7 +16,7 @@ import anyio.to_thread
 from mcp.server.stdio import stdio_server
 
 from pabal.mcp.desk import Desk
-from pabal.mcp.server import make_server
+from pabal.mcp.server import AgentServer
 
 _PIPE_CLOSED = 141
 
@@ -27,7 +27,7 @@ def serve_stdio(desk: Desk) -> None:
 
 
 async def _serve(desk: Desk) -> None:
-    server = make_server(desk)
+    server = AgentServer(desk).server
     async with stdio_server() as (reader, writer):
         number = 0
 

@@ -34,7 +34,8 @@ class Access:
         """Return the key of a request, by its Authorization or by the cookie of this name; None if it has none."""
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self.key(LOCAL, given.strip())
+            name, _, secret = given.strip().partition(":")
+            return self.key(LOCAL, given.strip()) or self.key(name, secret)
         if kind.lower() == "basic":
             try:
                 name, _, secret = b64decode(given).decode().partition(":")

@@ -23,6 +23,7 @@ from pabal.errors import (
     InvalidInput,
     LeaseLost,
     MessageUnknown,
+    NameTaken,
     PabalError,
     QueueFull,
     QueueNotEmpty,
@@ -32,12 +33,14 @@ from pabal.errors import (
     TooLarge,
     TopicUnknown,
 )
+from pabal.gateway.api import types
 from pabal.gateway.api.access import LOCAL, Access
 from pabal.gateway.api.calls import CALLS, Call, Calls
 from pabal.gateway.api.live import Live
 from pabal.gateway.api.openapi import openapi
+from pabal.gateway.api.people import People
 from pabal.gateway.api.topics import TopicDesk
-from pabal.gateway.api.types import NewMessages, Redrive
+from pabal.gateway.api.types import NeedAnswer, NewMessages, Redrive
 from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
 from pabal.gateway.signature import Key
 from pabal.names import check_name
@@ -66,6 +69,7 @@ _SAFE = {
 _JSON = {"content-type": "application/json", "cache-control": "no-store", **_SAFE}
 _STATUS: tuple[tuple[type[PabalError], int], ...] = (
     (MessageUnknown, 404),
+    (NameTaken, 409),
     (QueueNotEmpty, 409),
     (QueueFull, 429),
     (TooLarge, 413),
@@ -114,10 +118,12 @@ class ApiServer:
         access: Access,
         waits: Waits,
         topics: TopicDesk,
+        people: People,
         *,
         read_only: bool,
     ) -> None:
-        self._calls = Calls(mq, clock, topics)
+        self._calls = Calls(mq, clock, topics, people)
+        self._people = people
         self._live = Live(mq.blocking, clock)
         self._written: tuple[Overview | None, dict[tuple[str, ...], bytes]] = (None, {})
         self._access = access
@@ -135,6 +141,10 @@ class ApiServer:
             "/topics",
             "/consumers",
             "/schedules",
+            "/needs",
+            "/needs/answer",
+            "/teams",
+            "/kingdoms",
             "/events",
             "/openapi.json",
             "/session",
@@ -169,6 +179,7 @@ class ApiServer:
 
     def close(self) -> None:
         self._live.close()
+        self._people.close()
 
     async def _answered(self, asked: _Asked, receive: Receive, raw_path: str) -> Answer:
         try:
@@ -262,6 +273,8 @@ class ApiServer:
     async def _call(self, asked: _Asked, receive: Receive, raw_path: str) -> Answer:
         call, values = _found(asked.method, raw_path or asked.path)
         key = self._allowed(asked, call.right, values.get("queue", "") or values.get("topic", ""))
+        if call.whole and not _has_all(key):
+            raise Refused(403, "NotAllowed", f"the key {key.access_key} has some queues only, and this belongs to none")
         arguments: list[Any] = []
         if call.query is not None:
             arguments.append(_read_query(asked.query, call.query))
@@ -278,6 +291,8 @@ class ApiServer:
         for given in arguments:
             if isinstance(given, NewMessages) and not self._access.local:
                 _check_senders(given, key)
+            elif isinstance(given, NeedAnswer) and not self._access.local:
+                given.responder = key.name or key.access_key
         act = call.act(self._calls, *values.values(), *arguments)
         result = await (self._waits.while_there(act, receive, _stopping()) if call.waits else act)
         return Answer(200, jsontext.encode(_visible(key, call.path, result)))
@@ -291,8 +306,13 @@ class ApiServer:
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_events(self, key: Key, send: Send) -> None:
+        told: types.People | None = None
         async with aclosing(self._live.watch()) as figures:
             async for found in figures:
+                people = self._people.glance() if _has_all(key) else None
+                if people != told:
+                    text, told = b"event: people\ndata: " + jsontext.encode(people) + b"\n\n", people
+                    await send({"type": "http.response.body", "body": text, "more_body": True})
                 text = b"event: alive\ndata:\n\n" if found is None else self._event(found, key)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
 
@@ -314,12 +334,16 @@ class _Credentials(msgspec.Struct, forbid_unknown_fields=True):
     key: str = ""
 
 
+def _has_all(key: Key) -> bool:
+    return "*" in key.queues
+
+
 def _visible(key: Key, path: str, result: dict[str, Any]) -> dict[str, Any]:
     """Leave out of a list what belongs to queues that the key may not use."""
     if path == "/consumers":
         for each in result["consumers"]:
             each["holds"] = [held for held in each["holds"] if key.may_use(held["queue"])]
-        result["consumers"] = [each for each in result["consumers"] if each["holds"] or "*" in key.queues]
+        result["consumers"] = [each for each in result["consumers"] if each["holds"] or _has_all(key)]
         return result
     if path in ("/queues", "/schedules", "/topics"):
         [(name, rows)] = result.items()

@@ -5,6 +5,7 @@ import { $, el, toast } from "./dom.js";
 import { ConsumersPage, SchedulesPage } from "./lists.js";
 import { MessagePage } from "./message.js";
 import { Overview } from "./overview.js";
+import { KingdomPage, NeedsPage, showSections, TeamPage } from "./people.js";
 import { QueuePage } from "./queue.js";
 import { SearchPage } from "./search.js";
 import { RecordPage, TopicPage, TopicsPage } from "./topics.js";
@@ -15,6 +16,7 @@ const GIVE_UP = 8000;
 
 let page = null;
 let latest = null;
+let people = null;
 let stream = null;
 let heard = 0;
 let opened = 0;
@@ -34,6 +36,9 @@ function route() {
   else if (section === "topics" && queue) page = new TopicPage(queue, parts[2], new URLSearchParams(query));
   else if (section === "topics") page = new TopicsPage();
   else if (section === "search") page = new SearchPage(search);
+  else if (section === "needs") page = new NeedsPage();
+  else if (section === "team") page = new TeamPage();
+  else if (section === "kingdom") page = new KingdomPage();
   else page = new Overview();
   $("page").replaceChildren(page.element);
   for (const link of document.querySelectorAll("nav [data-section]")) {
@@ -42,6 +47,7 @@ function route() {
     else link.removeAttribute("aria-current");
   }
   document.title = [parts.slice(1).join(" "), "Pabal"].filter(Boolean).join(" · ");
+  page.showPeople?.(people);
   if (latest) page.show(latest);
 }
 
@@ -70,6 +76,11 @@ function listen() {
     if (!latest.fault) page?.show(latest);
   };
   stream.addEventListener("alive", alive); // without new figures
+  stream.addEventListener("people", (event) => {
+    people = JSON.parse(event.data);
+    showSections(people);
+    page?.showPeople?.(people);
+  });
   stream.onerror = () => {
     if (stream.readyState === EventSource.CLOSED) setTimeout(resume, 1000);
     state("bad", "not connected", GONE);

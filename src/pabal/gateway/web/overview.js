@@ -47,8 +47,11 @@ export class Overview {
 
   show(figures) {
     this.queues = figures.queues;
-    this.people.show(figures.people);
     this.draw();
+  }
+
+  showPeople(people) {
+    this.people.show(people);
   }
 
   draw() {
