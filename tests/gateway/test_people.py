@@ -238,7 +238,7 @@ def test_mail_to_the_person_is_answered_too(tmp_path: Path) -> None:
     with gateway(f"sqlite:{tmp_path}/jobs.db", tmp_path / "log") as running:
         client = Client(running)
         [need] = client("list_needs")["needs"]
-        assert (need["kind"], need["sender"]) == ("mail", "worker")
+        assert (need["kind"], need["sender"], need["body"].strip()) == ("mail", "worker", "I am done")
         client("answer_need", body={"place": need["place"], "id": need["id"], "text": "thank you"})
         assert client("list_needs")["needs"] == []
     with Workspace.open(team) as workspace:

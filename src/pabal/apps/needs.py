@@ -30,6 +30,7 @@ class Need(NamedTuple):
     options: tuple[str, ...] = ()  # the answers that are accepted; none: any text
     urgent: bool = False
     expires_at: float | None = None
+    body: str = ""  # of mail, whose text is its subject; the beginning if it is long
 
 
 class Place(Protocol):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from pabal.apps.ignite.workspace import Workspace
 from tests.apps.ignite.table import Served, ignite
 from tests.gateway.conftest import Running, gateway
 from tests.gateway.places import (
@@ -71,6 +72,19 @@ def test_a_question_is_seen_first_and_answered_by_a_choice_or_a_text(open_page: 
     expect(page.locator("#waiting")).to_have_text("1")
 
 
+def test_mail_to_the_person_is_read_and_replied_to(open_page: OpenPage, tmp_path: Path) -> None:
+    team = make_team(tmp_path)
+    ignite(team, "say", "user", "The report is ready.\nIt is in docs/.", "--subject", "The report", "--from", "leader")
+    page = open_page("#/needs")
+    card = page.locator("article.need")
+    expect(card).to_contain_text("It is in docs/.")
+    card.get_by_role("textbox").fill("Thank you")
+    card.get_by_role("button", name="Reply").click()
+    expect(page.get_by_text("Nothing waits for you")).to_be_visible()
+    with Workspace.open(team) as workspace:
+        assert workspace.mail.load("leader").ready == 1
+
+
 def test_who_answers_second_is_told_who_was_first(open_page: OpenPage, tmp_path: Path) -> None:
     town = make_kingdom(tmp_path)
     ask_in_kingdom(town, TASK, "Who?", ("ann", "ben"))
@@ -130,6 +144,7 @@ def test_the_team_and_the_kingdom_are_shown_and_readable(open_page: OpenPage, tm
             ):
                 page.goto(f"{page.url.partition('#')[0]}#/{path}")
                 expect(page.locator(ready).first).to_be_visible()
+                expect(page.locator("#waiting")).to_have_text("3")
                 ratio, words = page.evaluate(CONTRAST)
                 assert ratio >= 4.5, (name, scheme, words)
                 assert page.evaluate(NAMELESS) == []

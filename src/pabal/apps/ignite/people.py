@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pabal.apps.ignite import mail
-from pabal.apps.ignite.archive import item_of
+from pabal.apps.ignite.archive import item_of, text_of
 from pabal.apps.ignite.conversation import reply
 from pabal.apps.ignite.health import report_of
 from pabal.apps.ignite.inbox import inbox
@@ -43,6 +43,7 @@ _FORGET_EVERY = 3600.0  # seconds
 _REMEMBERED = 30 * 86400.0  # seconds for which the same thing is notified only once
 _SHOWN = 10_000  # milliseconds that tmux shows a notice
 _LONGEST = 160  # characters of a notice
+_LONGEST_BODY = 2000  # characters of mail in the list
 _TIMEOUT = 5.0  # seconds
 MOST = 1000  # messages that are looked through at once; the first in the order in which mail is given out
 _LONGEST_PAUSE = 5.0  # seconds between two looks, however long one takes
@@ -79,6 +80,7 @@ def needs_of(workspace: Workspace, *, options: str = "") -> list[Need]:
             at=item.at,
             answer=f"pabal ignite read{options} {item.id}",
             urgent=item.priority >= PRIORITIES["critical"],
+            body=text_of(item.body)[:_LONGEST_BODY],
         )
         for item in inbox(workspace, USER, limit=MOST)
     ]

@@ -154,5 +154,6 @@ def _document(place: str, need: Need) -> types.NeedOut:
         "expires_at": iso_stamp(need.expires_at) if need.expires_at is not None else None,
         "urgent": need.urgent,
         "options": list(need.options),
+        "body": need.body,
         "command": need.answer,
     }

@@ -431,6 +431,7 @@ class NeedOut(TypedDict):
     expires_at: str | None
     urgent: bool
     options: list[str]
+    body: str
     command: str
 
 

@@ -73,7 +73,8 @@ export class NeedsPage extends Polling {
   draw(found) {
     this.cards ??= new Map();
     const faults = found.places.filter((place) => place.fault).map((place) => fault(place));
-    const listed = found.needs.map((need) => this.card(need, found.places.length > 1));
+    const several = (source) => found.places.filter((place) => place.source === source).length > 1;
+    const listed = found.needs.map((need) => this.card(need, several(need.source)));
     const more = found.waiting - found.needs.length;
     const rest = more > 0 ? el("p.soft", {}, `and ${count(more)} more messages`) : null;
     const kept = new Set(listed);
@@ -101,9 +102,13 @@ function needCard(need, several, again) {
     { "aria-label": `${KINDS[need.kind]} of ${visible(need.sender)}` },
     el("p.lead", {}, tags(need), el("strong", {}, visible(need.sender)), place, since),
     el("p.text", {}, visible(need.text)),
+    need.body && need.body.trim() !== need.text.trim() ? el("p.text.soft", {}, visible(need.body)) : null,
   );
-  const form = need.kind === "question" && may("manage") ? answerForm(need, again) : null;
-  card.append(form ?? el("p.soft", {}, need.kind === "question" && may("look") && !may("manage") ? "You may look, and not answer. " : "", el("code", {}, visible(need.command))));
+  const asks = need.kind !== "problem";
+  const form = asks && may("manage") ? answerForm(need, again) : null;
+  if (form) card.append(form);
+  else if (asks) card.append(el("p.soft", {}, "You may look, and not answer."));
+  if (need.kind !== "question") card.append(el("p.soft.hint", {}, "In a shell: ", el("code", {}, visible(need.command))));
   card.refresh = () => {
     const closes = need.expires_at ? `, closes ${ago(need.expires_at)}` : "";
     since.textContent = `${ago(need.since)}${closes}`;
@@ -118,7 +123,7 @@ function answerForm(need, again) {
     for (const button of form.querySelectorAll("button")) button.disabled = true;
     try {
       const done = await post("/needs/answer", { place: need.place, id: need.id, text: answer });
-      toast(`Answered: ${visible(done.answer)}`);
+      toast(need.kind === "mail" ? "Sent" : `Answered: ${visible(done.answer)}`);
     } catch (error) {
       toast(visible(error.message), "bad");
     }
@@ -132,14 +137,14 @@ function answerForm(need, again) {
     },
   });
   if (need.options.length) form.append(...need.options.map((option) => el("button", { type: "submit", value: option }, visible(option))));
-  else form.append(text, el("button.primary", { type: "submit" }, "Answer"));
+  else form.append(text, el("button.primary", { type: "submit" }, need.kind === "mail" ? "Reply" : "Answer"));
   return form;
 }
 
 const fault = (place) => el("div.failure", {}, el("strong", {}, visible(label(place.place))), el("p", {}, visible(place.fault)));
 
 const table = (heads, rows) => el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, heads.map(([words, kind = ""]) => el(`th${kind}`, {}, words)))), el("tbody", {}, rows)));
-const number = (value, kind = "") => el("td.number", {}, value ? el(`span${kind}`, {}, count(value)) : el("span.zero", {}, "0"));
+const number = (value, kind = "", where = "") => el(`td.number${where}`, {}, value ? el(`span${kind}`, {}, count(value)) : el("span.zero", {}, "0"));
 
 const LIVES = { idle: "good", busy: "good", starting: "warn", stale: "warn", away: "warn", gone: "bad" };
 
@@ -156,7 +161,7 @@ export class TeamPage extends Polling {
 function teamView(team, several) {
   const served = team.monitor.pid !== null;
   const words = served ? `The monitor is ${team.monitor.state === "ok" ? "running" : team.monitor.state} (process ${team.monitor.pid}).` : "Nobody serves this team: mail waits. `pabal ignite up` starts it.";
-  const heads = [["Agent"], ["Is"], ["Since"], ["In hand"], ["Waiting", ".number"], ["Oldest", ".number"], ["Retry", ".number"], ["Dead", ".number"], ["Done", ".number"]];
+  const heads = [["Agent"], ["Is"], ["Since"], ["In hand"], ["Waiting", ".number"], ["Oldest", ".number.wide"], ["Retry", ".number.wide"], ["Dead", ".number"], ["Done", ".number.wide"]];
   return el(
     "div.place",
     {},
@@ -173,14 +178,14 @@ function agentRow(agent, served) {
     "tr",
     {},
     el("th", { scope: "row" }, visible(agent.name)),
-    el("td", {}, el(`span.dot.${known ? LIVES[known.presence] ?? "warn" : ""}`), ` ${known?.presence ?? "not known"}`),
+    el("td.is", {}, el(`span.dot.${known ? LIVES[known.presence] ?? "warn" : ""}`), ` ${known?.presence ?? "not known"}`),
     el("td", {}, known ? span(Date.now() / 1000 - known.since) : ""),
     el("td", {}, hands.length ? hands : el("span.zero", {}, "nothing")),
     number(agent.ready),
-    el("td.number", {}, span(agent.oldest)),
-    number(agent.delayed),
+    el("td.number.wide", {}, span(agent.oldest)),
+    number(agent.delayed, "", ".wide"),
     number(agent.dead + agent.corrupt, ".why"),
-    number(agent.done),
+    number(agent.done, "", ".wide"),
   );
 }
 
@@ -208,7 +213,7 @@ function kingdomView(kingdom, several) {
     several ? el("h2", { title: kingdom.home }, visible(label(kingdom.home))) : null,
     el("p", {}, el(`span.dot.${up ? "good" : "bad"}`), up ? ` The kingdom is up (process ${kingdom.up}). ` : " The kingdom is down: `pabal kingdom up` starts it. ", `Health: ${visible(kingdom.health)}. Soldiers: ${kingdom.soldiers} of ${kingdom.most_soldiers}.`),
     problems.length ? el("div.failure", {}, el("strong", {}, `${problems.length} to look at`), el("ul", {}, problems)) : null,
-    section("Roles", kingdom.roles, "No role.", table([["Role"], ["Is"], ["Process", ".number"], ["Last pass"]], rows(kingdom.roles, (role) => [el("th", { scope: "row" }, visible(role.name)), el("td", {}, el(`span.dot.${ROLES[role.state] ?? "warn"}`), ` ${role.state}`), el("td.number", {}, role.pid ?? ""), el("td", {}, role.since)]))),
+    section("Roles", kingdom.roles, "No role.", table([["Role"], ["Is"], ["Process", ".number"], ["Last pass"]], rows(kingdom.roles, (role) => [el("th", { scope: "row" }, visible(role.name)), el("td.is", {}, el(`span.dot.${ROLES[role.state] ?? "warn"}`), ` ${role.state}`), el("td.number", {}, role.pid ?? ""), el("td", {}, role.since)]))),
     section("Soldiers", kingdom.sessions, "No soldier runs.", table([["Soldier"], ["Task"], ["General"], ["Process", ".number"], ["Since"]], rows(kingdom.sessions, (each) => [el("td.id", {}, visible(each.id)), el("td.id", {}, visible(each.task_id)), el("td", {}, visible(each.general)), el("td.number", {}, each.pid), el("td", { title: each.started_at }, ago(each.started_at))]))),
     section("Tasks", kingdom.tasks, "No task waits or runs.", table([["Task"], ["General"], ["Type"], ["Priority"], ["Made"], ["How it stands"]], rows(kingdom.tasks, (each) => document(each, each.general)))),
     section("Events", kingdom.events, "No event waits.", table([["Event"], ["Type"], ["Priority"], ["Made"], ["Why it waits"]], rows(kingdom.events, (each) => document(each, "").toSpliced(1, 1)))),
