@@ -84,6 +84,9 @@ class Terms(NamedTuple):
     max_waiting: int = 0  # 0: no limit. Never applied to follow-ups, retries and revived messages.
 
 
+BROWSE_BYTES = 16 << 20  # of the documents of one page of `Store.browse`; one document may be larger
+
+
 class FailureCode(StrEnum):
     VALIDATION_ERROR = "VALIDATION_ERROR"
     HANDLER_ERROR = "HANDLER_ERROR"
@@ -409,7 +412,10 @@ class Store(Protocol):
         ...
 
     def browse(self, queue: str, state: State, *, after: str = "", limit: int = 100) -> list[Entry]:
-        """List messages without changing them, ready ones in lease order; `after` is the last entry's cursor."""
+        """List messages without changing them, ready ones in lease order; `after` is the last entry's cursor.
+
+        A page ends early after documents of `BROWSE_BYTES`, which bounds its memory: only an empty one is the end.
+        """
         ...
 
     def find(self, queue: str, id: str) -> Entry | None:

@@ -78,6 +78,8 @@ class Client:
         answered = ask(self.address, method, path + text, body, authorization=self.authorization)
         if answered.status != 200:
             raise Failed(answered)
+        if answered.headers["content-type"] == "application/octet-stream":
+            return answered.body
         return answered.document
 
     @property

@@ -422,6 +422,7 @@ def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, p
         "publish": api("publish", queue=name, body={"messages": [{"body": None}]}),
         "list_messages": api("list_messages", queue=name, state="dead"),
         "show_message": api("show_message", queue=name, id="known"),
+        "download_body": api("download_body", queue=name, id="known"),
         "lease": api("lease", queue=name, limit=2),
         "list_consumers": api("list_consumers"),
         "list_schedules": api("list_schedules"),

@@ -515,7 +515,7 @@ class MessagesView:
         def read(mq: Connection) -> Apply:
             page = mq.queue(queue).browse(state, after=after, limit=_PAGE)
             cells = [MessageCells(entry.id, _cells(entry)) for entry in page]
-            following = page[-1].cursor if len(page) == _PAGE else None
+            following = page[-1].cursor if page else None
             return lambda: self._show(state, after, cells, following)
 
         self._app.store.do(read)

@@ -5,7 +5,7 @@ its group comes first.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, TypeAlias, TypeVar
 from zlib import crc32
@@ -16,7 +16,7 @@ from pabal.errors import DecodeError, InvalidInput, InvalidPolicy, QueueNotEmpty
 from pabal.message import Message, drop_expiry_if_revived
 from pabal.names import check_id, check_name
 from pabal.policy.policy import settings_from
-from pabal.store import Draft, Entry, Failure, FailureCode, State, read_failure_document
+from pabal.store import BROWSE_BYTES, Draft, Entry, Failure, FailureCode, State, read_failure_document
 
 log = logging.getLogger("pabal")
 
@@ -209,6 +209,33 @@ def entry_of(queue: str, row: Row, codec: Codec, load: Callable[[Any], bytes | N
         message, data = None, load(place) or b""
     held = token if state == INFLIGHT else ""
     return Entry(queue, id, STATES[state], attempt, due_at, message, failure_of(failure), data, cursor_of(row), held)
+
+
+def entries_of(queue: str, rows: Iterable[Row], codec: Codec, load: Callable[[Any], bytes | None]) -> list[Entry]:
+    """Return the entries of one page, which ends early if its documents are large."""
+    found: list[Entry] = []
+    size = 0
+
+    def measured(place: Any) -> bytes | None:
+        nonlocal size
+        document = load(place)
+        size += len(document or b"")
+        return document
+
+    for row in rows:
+        found.append(entry_of(queue, row, codec, measured))
+        if size >= BROWSE_BYTES:
+            break
+    return found
+
+
+def cut_rows(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield rows of COLUMNS until the documents in them are as large as a page may be."""
+    size = 0
+    for row in rows:
+        yield row
+        if isinstance(row[9], bytes) and (size := size + len(row[9])) >= BROWSE_BYTES:
+            return
 
 
 def cursor_of(row: Row) -> str:

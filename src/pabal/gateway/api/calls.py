@@ -19,6 +19,7 @@ from pabal.errors import InvalidInput, InvalidPolicy, InvalidReceipt, LeaseLost,
 from pabal.gateway.api import types
 from pabal.gateway.api.people import People
 from pabal.gateway.api.topics import TopicDesk
+from pabal.message import replace
 from pabal.names import check_id, check_name, no_queue
 from pabal.policy.policy import document_of, policy_from
 from pabal.queues.documents import (
@@ -41,11 +42,12 @@ _LISTED = 4096  # bytes of a body in a list
 _SLICE = 500  # messages that one request looks at
 _PAGE = 100  # of them at a time
 _PACED_SECONDS = 2.0  # of a request with a rate
-_READ = 32 << 20  # characters of bodies that one request reads
+_PAGES = 6  # that one request reads at most
 _BY_TEXT = ("type", "sender", "target", "group", "dedup_key", "unique", "thread_id", "trace_id", "reply_to")
 
 Act = Callable[..., Awaitable[Any]]
 A = TypeVar("A", bound=Act)
+T = TypeVar("T")
 
 
 class Call(NamedTuple):
@@ -152,8 +154,9 @@ class Calls:
         source = await self._known(queue)
 
         def listed() -> Document:
-            found, after = _look(source.blocking, State(given.state), given.search, given.after, given.limit)
-            return {"messages": [_stored(entry, _LISTED) for entry in found], "next": after}
+            keep = partial(_stored, most=_LISTED)
+            found, after = _look(source.blocking, State(given.state), given.search, given.after, given.limit, keep)
+            return {"messages": found, "next": after}
 
         return await self._mq.threads(listed)
 
@@ -162,6 +165,13 @@ class Calls:
         """Show one message, in whatever state it is."""
         entry = await self._entry(queue, id)
         return await self._mq.threads(_stored, entry, given.most)
+
+    @call("GET", "/queues/{queue}/messages/{id}/body", "look", bytes)
+    async def download_body(self, queue: str, id: str) -> bytes:
+        """Return the whole body of a message: bytes as they are, else its JSON; or what could not be read."""
+        entry = await self._entry(queue, id)
+        body = entry.data if entry.message is None else entry.message.body
+        return body if isinstance(body, bytes) else await self._mq.threads(jsontext.encode, body)
 
     @call("POST", "/queues/{queue}/lease", "receive", types.LeasedMessages, query=types.LeaseTerms, waits=True)
     async def lease(self, queue: str, given: types.LeaseTerms) -> Document:
@@ -321,10 +331,10 @@ class Calls:
         before = self._clock.now() if given.before is None else given.before.timestamp()
         bound = iso_stamp(before)
         if given.ids is msgspec.UNSET:
-            found, after = await self._mq.threads(
-                _look, source.blocking, state, given.search, given.after, most, before
+            ids, after = await self._mq.threads(
+                _look, source.blocking, state, given.search, given.after, most, _id_of, before
             )
-            return {"ids": [entry.id for entry in found], "next": after, "before": bound}
+            return {"ids": ids, "next": after, "before": bound}
         if given.search:
             raise InvalidInput("give ids or search, and not both")
         check_ids(given.ids)
@@ -333,8 +343,7 @@ class Calls:
             raise InvalidInput("after is the `next` of another answer; found one that is none of the ids")
         first = wanted.index(given.after) + 1 if given.after else 0
         part = wanted[first : first + (most if most < _SLICE else len(wanted))]
-        entries = await self._mq.threads(lambda: [source.blocking.find(id) for id in part])
-        ids = [entry.id for entry in entries if entry is not None and entry.state is state]
+        ids = await self._mq.threads(lambda: [id for id in part if _is_in(source.blocking, id, state)])
         return {"ids": ids, "next": part[-1] if first + len(part) < len(wanted) else None, "before": bound}
 
 
@@ -377,28 +386,46 @@ async def _settled(queue: str, receipts: list[str], settle: Callable[[str], Awai
     return {"settled": len(receipts)}
 
 
+def _is_in(queue: Queue, id: str, state: State) -> bool:
+    entry = queue.find(id)
+    return entry is not None and entry.state is state
+
+
+def _id_of(entry: Entry) -> str:
+    return entry.id
+
+
 def _look(
-    queue: Queue, state: State, search: str, after: str, limit: int, before: float | None = None
-) -> tuple[list[Entry], str | None]:
-    """Return up to `limit` messages that fit, of a slice of bounded length and size, and the cursor behind them."""
+    queue: Queue,
+    state: State,
+    search: str,
+    after: str,
+    limit: int,
+    keep: Callable[[Entry], T],
+    before: float | None = None,
+) -> tuple[list[T], str | None]:
+    """Return up to `limit` messages that fit, of a slice of bounded length and size, and the cursor behind them.
+
+    Of each message only what `keep` makes of it stays in memory: bodies may be large.
+    """
     if not after.isprintable():
         raise InvalidInput("after is the `next` of another answer; found characters that it never has")
-    wanted, found = search.casefold(), []
-    seen = size = 0
-    while seen < _SLICE and size < _READ:
+    wanted, found = search.casefold(), list[T]()
+    seen = pages = 0
+    # Pages that are cut short because their messages are large count as long ones.
+    while seen < _SLICE and pages < _PAGES:
         page = queue.browse(state, after=after, limit=_PAGE)
+        pages += 1
+        if not page:
+            return found, None
         for entry in page:
             after, seen = entry.cursor, seen + 1
             if before is not None and _since(entry) > before:
                 continue
-            text = _body(entry) if wanted else ""
-            size += len(text)
-            if not wanted or any(wanted in each.casefold() for each in (*_texts(entry), text)):
-                found.append(entry)
+            if not wanted or any(wanted in each.casefold() for each in (*_texts(entry), _body(entry))):
+                found.append(keep(entry))
                 if len(found) == limit:
                     return found, after
-        if len(page) < _PAGE:
-            return found, None
     return found, after
 
 
@@ -433,10 +460,13 @@ def _text(body: Any) -> str:
 
 
 def _stored(entry: Entry, most: int) -> Document:
-    document = {**entry_document(entry), "cursor": entry.cursor}
     if entry.message is None:
-        return {**document, "body_bytes": 0, "body_text": ""}
-    return _cut(document, entry.message.body, most)
+        document = entry_document(entry._replace(data=entry.data[:most]))
+        return {**document, "cursor": entry.cursor, "body_bytes": len(entry.data), "body_text": ""}
+    body = entry.message.body
+    large = isinstance(body, bytes) and len(body) > most  # then it is not written as base64 first
+    shown = entry._replace(message=replace(entry.message, body=None)) if large else entry
+    return _cut({**entry_document(shown), "cursor": entry.cursor}, body, most)
 
 
 def _shown_record(record: Record, most: int) -> Document:

@@ -51,6 +51,8 @@ def _operation(call: Call, schemas: dict[str, Any], components: dict[str, Any]) 
         "parameters": parameters,
         "responses": {"200": _content("done", schemas[repr(call.answer)])},
     }
+    if call.answer is bytes:
+        made["responses"]["200"]["content"] = {"application/octet-stream": {}}
     made["responses"]["default"] = _content("refused", schemas[repr(types.Refusal)])
     if call.body is not None:
         made["requestBody"] = {**_content("", schemas[repr(call.body)]), "required": True}

@@ -295,6 +295,11 @@ class ApiServer:
                 given.responder = key.name or key.access_key
         act = call.act(self._calls, *values.values(), *arguments)
         result = await (self._waits.while_there(act, receive, _stopping()) if call.waits else act)
+        if isinstance(result, bytes):
+            # Whoever sent it chose what is in it: it is kept as a file, and never shown by a browser as a page.
+            name = re.sub(r"[^A-Za-z0-9._-]", "_", values["id"])[:100]
+            kept = {"content-type": "application/octet-stream", "content-disposition": f'attachment; filename="{name}"'}
+            return Answer(200, result, {**_JSON, **kept, "content-security-policy": "default-src 'none'; sandbox"})
         return Answer(200, jsontext.encode(_visible(key, call.path, result)))
 
     async def _stream(self, key: Key, receive: Receive, send: Send) -> None:

@@ -25,7 +25,7 @@ function exact(text) {
 export function bodyView(message) {
   if (message.created_at === null) {
     if (!message.data) return el("p.soft", {}, "Only the record of this message is kept, not the message itself.");
-    return bytesView(atob(message.data));
+    return bytesView(atob(message.data), message.body_bytes);
   }
   if (message.body_encoding === "base64" && message.body !== null) return bytesView(atob(message.body));
   if (!isWhole(message)) {
@@ -37,7 +37,7 @@ export function bodyView(message) {
 
 const text = (words) => el("pre.body", {}, visible(words));
 
-function bytesView(bytes) {
+function bytesView(bytes, total = bytes.length) {
   const lines = [];
   for (let at = 0; at < Math.min(bytes.length, 4096); at += 16) {
     const part = [...bytes.slice(at, at + 16)].map((letter) => letter.charCodeAt(0));
@@ -45,7 +45,7 @@ function bytesView(bytes) {
     const plain = part.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
     lines.push(`${at.toString(16).padStart(6, "0")}  ${hex.padEnd(47)}  ${plain}`);
   }
-  const rest = bytes.length > 4096 ? [el("p.soft", {}, `${count(bytes.length)} bytes; the first 4,096 are shown.`)] : [];
+  const rest = total > 4096 ? [el("p.soft", {}, `${count(total)} bytes; the first 4,096 are shown.`)] : [];
   return el("div", {}, el("pre.body", {}, lines.join("\n")), ...rest);
 }
 

@@ -79,6 +79,9 @@ export class MessagePage {
     if (may("send") && message.created_at !== null && isWhole(message)) {
       buttons.push(act("Edit a copy and send it", "", async () => (await askSend(this.queue, message)) && this.load()));
     }
+    if (message.body_bytes) {
+      buttons.push(el("a.button", { href: queuePath(this.queue, "messages", this.id, "body"), download: "" }, "Download the body"));
+    }
     if (may("manage") && ["ready", "delayed"].includes(message.state)) {
       buttons.push(act("Cancel", ".danger", () => this.asked("Cancel this message? Nobody will get it.", "Cancel the message", "cancel", selection, "It is cancelled.")));
     }

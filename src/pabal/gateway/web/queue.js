@@ -148,7 +148,7 @@ export class QueuePage {
       el("td.check", {}, box),
       el("td.id", {}, el("a", { href: `#/queues/${encodeURIComponent(this.queue)}/message/${encodeURIComponent(message.id)}` }, visible(message.id))),
       el("td", {}, this.state === "dead" || this.state === "corrupt" ? el("span.why", {}, visible(why)) : visible(message.type ?? "")),
-      el("td.glance", {}, message.created_at === null ? `${size(message.data ? atob(message.data).length : 0)}, not readable` : visible((message.body_text ?? "").slice(0, 160))),
+      el("td.glance", {}, message.created_at === null ? `${size(message.body_bytes)}, not readable` : visible((message.body_text ?? "").slice(0, 160))),
       el("td.number", {}, message.attempt || ""),
       el("td.number", { title: since ?? "" }, ago(since)),
     );

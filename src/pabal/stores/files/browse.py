@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from heapq import nsmallest
 from typing import Any
 
@@ -12,7 +13,7 @@ from pabal import jsontext
 from pabal.errors import InvalidInput, InvalidPolicy, UnsafeFile
 from pabal.filesystem import UNREADABLE, read_whole
 from pabal.ids import consumer_tag
-from pabal.store import Entry, Failure, Held, State
+from pabal.store import BROWSE_BYTES, Entry, Failure, Held, State
 from pabal.stores.files.names import Slot, floor_ms
 from pabal.stores.files.order import Order, order_of
 from pabal.stores.files.queue_directory import Listing, QueueDirectory, Row
@@ -138,10 +139,11 @@ def corrupt_names(queue: QueueDirectory) -> list[str]:
 def browse(root: Root, queue: QueueDirectory, state: State, after: str, limit: int) -> list[Entry]:
     """List the messages of a state, a page at a time. The next page uses the same listing, as far as it goes."""
     page: list[Entry] = []
+    size = 0
     known = queue.listings.pop(state, None)
     fresh = known is None or known.after != after or not after
     rows = _list(root, queue, state, after) if fresh or known is None else known.rows
-    while len(page) < limit:
+    while len(page) < limit and size < BROWSE_BYTES:
         if not rows:
             if fresh:
                 break
@@ -151,6 +153,8 @@ def browse(root: Root, queue: QueueDirectory, state: State, after: str, limit: i
         entry = _corrupt(root, queue, cursor) if slot is None else _entry(root, queue, state, path, slot)
         if entry is not None:
             page.append(entry._replace(cursor=cursor))
+            with suppress(OSError):  # it has moved on
+                size += os.stat(path, follow_symlinks=False).st_size
     if rows and state is not State.INFLIGHT:  # their names change with each extension
         queue.listings[state] = Listing(page[-1].cursor, rows)
     return page

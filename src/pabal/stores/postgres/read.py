@@ -8,7 +8,7 @@ from typing import LiteralString
 
 from pabal.ids import CONSUMER_TAG
 from pabal.sql.postgres_link import Link
-from pabal.store import Consumer, Entry, Held, State
+from pabal.store import BROWSE_BYTES, Consumer, Entry, Held, State
 from pabal.stores.postgres.queues import Queues
 from pabal.stores.rows import (
     COLUMNS,
@@ -19,6 +19,8 @@ from pabal.stores.rows import (
     READY,
     STATES,
     Row,
+    cut_rows,
+    entries_of,
     entry_of,
     ready_cursor,
     time_cursor,
@@ -36,13 +38,26 @@ union all select 2, count(*) from pabal.messages where queue_id = %(q)s and stat
 union all select state, count(*) from pabal.messages where queue_id = %(q)s and state > 2 group by state"""
 _FIND = f"select {_COLUMNS} from pabal.messages where queue_id = %s and id = %s"
 _TARGET = "select min(target) from pabal.messages where queue_id = %s and state = 0 and target > %s"
-_OF_TARGET = f"""
-select {_COLUMNS} from pabal.messages
+# A page ends early if its documents are large. The size of a document is known without reading it.
+_CUT = f"""
+select {_COLUMNS} from (
+  select *, sum(coalesce(octet_length(document), 0)) over (order by {{order}} rows unbounded preceding)
+    - coalesce(octet_length(document), 0) as before
+  from ({{page}}) as page
+) as measured where before < {BROWSE_BYTES} order by {{order}}"""
+_OF_TARGET = _CUT.format(
+    order="rank, due_at, id",
+    page="""
+select * from pabal.messages
 where queue_id = %s and state = 0 and target = %s and (rank, due_at, id) > (%s, %s, %s)
-order by rank, due_at, id limit %s"""
-_BY_TIME = """
-select {columns} from pabal.messages
-where queue_id = %s and {term} and ({time}, seq) > (%s, %s) order by {time}, seq limit %s"""
+order by rank, due_at, id limit %s""",
+)
+_BY_TIME = _CUT.format(
+    order="{time}, seq",
+    page="""
+select * from pabal.messages
+where queue_id = %s and {term} and ({time}, seq) > (%s, %s) order by {time}, seq limit %s""",
+)
 _OLDEST_READY = """
 with recursive pairs as (
   (select target, rank from pabal.messages where queue_id = %(q)s and state = 0 order by target, rank limit 1)
@@ -116,8 +131,8 @@ class Reader(Queues):
         number = self._number(queue)
         if number is None:
             return []
-        rows = self._server.read(lambda link: self._page(link, number, State(state), after, limit))
-        return [entry_of(queue, row, self._codec, _document) for row in rows]
+        rows = self._server.read(lambda link: list(cut_rows(self._page(link, number, State(state), after, limit))))
+        return entries_of(queue, rows, self._codec, _document)
 
     def find(self, queue: str, id: str) -> Entry | None:
         """Return one message in any state."""
@@ -127,15 +142,17 @@ class Reader(Queues):
         row = self._server.read(lambda link: link.execute(self._sql(_FIND), (number, id)).fetchone())
         return None if row is None else entry_of(queue, row, self._codec, _document)
 
-    def _page(self, link: Link, number: int, state: State, after: str, limit: int) -> list[Row]:
-        """Return one page of a state. Ready messages come in lease order, then those that are held in their group."""
+    def _page(self, link: Link, number: int, state: State, after: str, limit: int) -> Iterator[Row]:
+        """Yield one page of a state. Ready messages come in lease order, then those that are held in their group."""
         if state is not State.READY:
-            return self._page_by_time(link, number, NUMBERS[state], after, limit)
-        rows: list[Row] = []
+            yield from self._page_by_time(link, number, NUMBERS[state], after, limit)
+            return
         if not after.startswith("held~"):
-            rows = list(islice(self._ready_page(link, number, after, limit), limit))
+            for row in islice(self._ready_page(link, number, after, limit), limit):
+                yield row
+                limit -= 1
             after = ""
-        return rows + self._page_by_time(link, number, HELD, after.removeprefix("held~"), limit - len(rows))
+        yield from self._page_by_time(link, number, HELD, after.removeprefix("held~"), limit)
 
     def _ready_page(self, link: Link, number: int, after: str, limit: int) -> Iterator[Row]:
         start = ready_cursor(after, first=-1000)
@@ -155,7 +172,7 @@ class Reader(Queues):
 
     def _page_by_time(self, link: Link, number: int, state: int, after: str, limit: int) -> list[Row]:
         time, term = _TIMES.get(state, ("state_since", f"state = {state} and state > 2"))
-        statement = _BY_TIME.format(columns=_COLUMNS, time=time, term=term)
+        statement = _BY_TIME.format(time=time, term=term)
         rows: list[Row] = link.execute(self._sql(statement), (number, *time_cursor(after), limit)).fetchall()
         return rows
 

@@ -17,6 +17,8 @@ from pabal.stores.rows import (
     STATES,
     Row,
     check_row,
+    cut_rows,
+    entries_of,
     entry_of,
     ready_cursor,
     time_cursor,
@@ -73,8 +75,11 @@ class Reader(Queues):
         number = self._number(queue)
         if number is None:
             return []
-        rows = self._db.read(lambda db: [check_row(row) for row in _page(db, number, State(state), after, limit)])
-        return [entry_of(queue, row, self._codec, self._bodies.get) for row in rows]
+
+        def page(db: Connection) -> list[Row]:
+            return [check_row(row) for row in cut_rows(_page(db, number, State(state), after, limit))]
+
+        return entries_of(queue, self._db.read(page), self._codec, self._bodies.get)
 
     def find(self, queue: str, id: str) -> Entry | None:
         """Return one message in any state."""
@@ -108,15 +113,17 @@ def _oldest(db: Connection, number: int, state: State) -> float | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def _page(db: Connection, number: int, state: State, after: str, limit: int) -> list[Row]:
-    """Return one page of a state. Ready messages come in lease order, then those that are held in their group."""
+def _page(db: Connection, number: int, state: State, after: str, limit: int) -> Iterator[Row]:
+    """Yield one page of a state. Ready messages come in lease order, then those that are held in their group."""
     if state is not State.READY:
-        return _page_by_time(db, number, NUMBERS[state], after, limit)
-    rows: list[Row] = []
+        yield from _page_by_time(db, number, NUMBERS[state], after, limit)
+        return
     if not after.startswith("held~"):
-        rows = list(islice(_ready_page(db, number, after, limit), limit))
+        for row in islice(_ready_page(db, number, after, limit), limit):
+            yield row
+            limit -= 1
         after = ""
-    return rows + _page_by_time(db, number, HELD, after.removeprefix("held~"), limit - len(rows))
+    yield from _page_by_time(db, number, HELD, after.removeprefix("held~"), limit)
 
 
 def _ready_page(db: Connection, number: int, after: str, limit: int) -> Iterator[Row]:
@@ -135,10 +142,11 @@ def _place_of_ready(row: Row) -> tuple[int, float, str]:
 
 
 def _of_target(db: Connection, number: int, start: tuple[int, float, str], limit: int, target: str) -> Iterator[Row]:
-    rows = db.execute(_SAME_PRIORITY, (number, target, *start, limit)).fetchall()
-    yield from rows
-    if len(rows) < limit:
-        yield from db.execute(_LOWER_PRIORITY, (number, target, start[0], limit - len(rows)))
+    for row in db.execute(_SAME_PRIORITY, (number, target, *start, limit)):
+        yield row
+        limit -= 1
+    if limit:
+        yield from db.execute(_LOWER_PRIORITY, (number, target, start[0], limit))
 
 
 def _targets(db: Connection, number: int) -> Iterator[str]:
@@ -150,16 +158,16 @@ def _targets(db: Connection, number: int) -> Iterator[str]:
         yield (target := found)
 
 
-def _page_by_time(db: Connection, number: int, state: int, after: str, limit: int) -> list[Row]:
+def _page_by_time(db: Connection, number: int, state: int, after: str, limit: int) -> Iterator[Row]:
     column, term = _TIMES.get(state, ("state_since", f"state = {state} and state > 2"))
     last = time_cursor(after)
-    rows: list[Row] = db.execute(
+    rows = db.execute(
         f"select {_COLUMNS} from messages where queue_id = ? and {term} and ({column}, seq) > (?, ?) "
         f"order by {column}, seq limit ?",
         (number, *last, limit),
-    ).fetchall()
+    )
     for row in rows:
         if (row[5], row[0]) <= last:  # the next page would begin before this one
             raise damaged_index(db)
         last = row[5], row[0]
-    return rows
+        yield row
