@@ -15,6 +15,7 @@ from pathlib import Path
 
 import agents
 import chat
+import dashboard
 import footprint
 import gateway
 import growth
@@ -49,6 +50,8 @@ MANAGER = "mailbox: an idle manager"
 AGENTS = "ignite: moved in until its agent's command runs"
 AGENTS_AIM = 50.0
 GATEWAY, GATEWAY_AIM = "SQS gateway on sqlite: ", 1.0
+DASHBOARD = f"dashboard: sqlite, publish + lease + ack with {dashboard.VIEWERS} viewers, to none: "
+DASHBOARD_AIMS = {dashboard.OPEN: 0.97, dashboard.CLOSED: 0.995}
 DISPATCHES = "kingdom: events dispatched, files"
 SOLDIERS = "kingdom: moved in until its soldier begins"
 KINGDOM = "kingdom: idle, six roles, CPU"
@@ -130,6 +133,7 @@ class Run:
         if self._only in AGENTS:
             yield from self._agents()
         yield from self._gateway()
+        yield from self._dashboard()
         yield from self._kingdom()
         yield from self._chat()
 
@@ -168,6 +172,13 @@ class Run:
         for title, found in gateway.ratios(self._fresh("gateway"), self._scale):
             for peer, ratio in found.items():
                 yield Line(f"{GATEWAY}{title}, to {peer}, which does not sync", ratio, GATEWAY_AIM)
+
+    def _dashboard(self) -> Iterator[Line]:
+        if self._only not in DASHBOARD:
+            return
+        _tell(DASHBOARD)
+        for kind, found in dashboard.costs(self._fresh("dashboard"), self._scale, self._chance).items():
+            yield Line(f"{DASHBOARD}{kind}", found, DASHBOARD_AIMS[kind])
 
     def _kingdom(self) -> Iterator[Line]:
         if self._only in DISPATCHES:
