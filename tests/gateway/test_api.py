@@ -22,8 +22,8 @@ from pabal.gateway.signature import new_key, write_keys
 from pabal.store import State
 from tests.cli.command import Pabal
 from tests.gateway.conftest import Running, gateway
-from tests.gateway.places import ask_in_team, make_kingdom, make_team
 from tests.gateway.http_client import Client, Failed, ask
+from tests.gateway.places import ask_in_team, make_kingdom, make_team
 from tests.waiting import until
 
 
