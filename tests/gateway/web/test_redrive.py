@@ -76,6 +76,19 @@ def test_the_chosen_go_one_after_another_and_can_be_stopped(
     expect(page.get_by_role("progressbar")).to_be_hidden()
 
 
+def test_it_ends_when_the_operator_leaves_the_page(emails: pabal.Queue, slow: pabal.Queue, open_page: OpenPage) -> None:
+    let_die(emails, 40)
+    page = open_page("#/queues/emails/dead")
+    expect(page.locator("nav.tabs .dead")).to_contain_text("40")
+    page.get_by_role("button", name="Redrive all").click()
+    choose_target(page, "0.5")
+    page.get_by_role("button", name="Redrive 40").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    page.get_by_role("link", name="Consumers").click()
+    expect(page.locator(".toast", has_text="Stopped")).to_be_visible()
+    assert ready(slow) < 40 and emails.counts()[State.DEAD] == 40 - ready(slow)
+
+
 def test_what_cannot_go_stays_dead_and_the_page_says_why(
     emails: pabal.Queue, slow: pabal.Queue, open_page: OpenPage
 ) -> None:

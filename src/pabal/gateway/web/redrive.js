@@ -24,7 +24,8 @@ export async function askRedrive(queue, queues, which, total, { paced = true } =
   return answer ? { ...(target.value ? { to: target.value } : {}), ...(rate.value ? { rate: Number(rate.value) } : {}) } : null;
 }
 
-// Redrive a selection and show the progress in `place`; return how many were redriven, and why others were not.
+// Redrive a selection and show the progress in `place`; return how many were redriven, and why others were not. It ends
+// when the place is shown no more: nothing goes on that cannot be seen and stopped.
 export async function runRedrive(queue, selection, total, place) {
   let stopped = false;
   const bar = el("progress", { max: Math.max(1, total), value: 0, "aria-label": "Redriven" });
@@ -38,6 +39,7 @@ export async function runRedrive(queue, selection, total, place) {
       bar.value = so;
       words.textContent = `${count(so)} of ${count(total)} redriven${selection.to ? ` to ${selection.to}` : ""}`;
       for (const [id, why] of Object.entries(found.kept)) kept.set(id, why);
+      stopped ||= !place.isConnected;
       return !stopped;
     });
     return { done, kept, stopped: stopped && done < total };
