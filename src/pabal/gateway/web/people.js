@@ -70,6 +70,10 @@ export class NeedsPage extends Polling {
     super("Needs you", "/needs");
   }
 
+  showPeople() {
+    this.show(); // also while the store does not answer
+  }
+
   draw(found) {
     this.cards ??= new Map();
     const faults = found.places.filter((place) => place.fault).map((place) => fault(place));
@@ -161,7 +165,7 @@ export class TeamPage extends Polling {
 function teamView(team, several) {
   const served = team.monitor.pid !== null;
   const words = served ? `The monitor is ${team.monitor.state === "ok" ? "running" : team.monitor.state} (process ${team.monitor.pid}).` : "Nobody serves this team: mail waits. `pabal ignite up` starts it.";
-  const heads = [["Agent"], ["Is"], ["Since"], ["In hand"], ["Waiting", ".number"], ["Oldest", ".number.wide"], ["Retry", ".number.wide"], ["Dead", ".number"], ["Done", ".number.wide"]];
+  const heads = [["Agent"], ["Is"], ["Since", ".wide"], ["In hand"], ["Waiting", ".number"], ["Oldest", ".number.wide"], ["Retry", ".number.wide"], ["Dead", ".number"], ["Done", ".number.wide"]];
   return el(
     "div.place",
     {},
@@ -179,7 +183,7 @@ function agentRow(agent, served) {
     {},
     el("th", { scope: "row" }, visible(agent.name)),
     el("td.is", {}, el(`span.dot.${known ? LIVES[known.presence] ?? "warn" : ""}`), ` ${known?.presence ?? "not known"}`),
-    el("td", {}, known ? span(Date.now() / 1000 - known.since) : ""),
+    el("td.wide", {}, known ? span(Date.now() / 1000 - known.since) : ""),
     el("td", {}, hands.length ? hands : el("span.zero", {}, "nothing")),
     number(agent.ready),
     el("td.number.wide", {}, span(agent.oldest)),
