@@ -152,8 +152,8 @@ def gateway(
       pabal gateway --host 0.0.0.0 --keys gateway.keys
 
     Without keys the dashboard has a new token at each start, or that of the variable PABAL_GATEWAY_TOKEN. It also
-    answers /openapi.json (the plain calls), /healthz, /readyz, /metrics (for Prometheus), and /_aws/sqs/messages,
-    which shows messages without leasing them.
+    answers /mcp (for agents), /openapi.json (the plain calls), /healthz, /readyz, /metrics (for Prometheus), and
+    /_aws/sqs/messages, which shows messages without leasing them.
     """
     try:
         from pabal.gateway.serve import Address, serve

@@ -115,14 +115,22 @@ class _Agent:
         )
         self._sessions: set[bytes] = set()
         self._requests: dict[asyncio.Task[None], bool] = {}  # whether each only listens
+        self._under_way = 0
         self._began, self._over = asyncio.Event(), asyncio.Event()
         self._running = asyncio.create_task(self._run())
 
     @property
     def busy(self) -> bool:
-        return bool(self._requests)
+        return self._under_way > 0
 
     async def serve(self, scope: Message, receive: Receive, send: Send) -> None:
+        self._under_way += 1
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self._under_way -= 1
+
+    async def _serve(self, scope: Message, receive: Receive, send: Send) -> None:
         began = over = False
 
         async def answer(message: Message) -> None:

@@ -90,6 +90,7 @@ class AgentServer:
         self._tools: dict[str, Tool] = {tool.name: tool for tool in tools}
         self._listed = types.ListToolsResult.model_validate({"tools": [tool.document() for tool in tools]})
         self._running: set[Call] = set()
+        self._ending = False
         self._limiters: dict[bool, anyio.CapacityLimiter] = {}  # apart for tools that wait, which hold up no others
         self._answered: OrderedDict[tuple[str, types.RequestId], Call] = OrderedDict()
         self.server: Server[Any] = Server(
@@ -107,7 +108,8 @@ class AgentServer:
         )
 
     def end_waits(self) -> None:
-        """Let every call that waits answer now with what it has: the server is being stopped."""
+        """Let every call that waits, now or later, answer at once with what it has: the server is being stopped."""
+        self._ending = True
         for call in list(self._running):
             call.hurry()
 
@@ -129,6 +131,8 @@ class AgentServer:
         except InvalidInput as exc:
             return _failed(exc)
         self._running.add(call)
+        if self._ending:
+            call.hurry()
         try:
             found = await self._run(tool.name, arguments, call)
         finally:

@@ -94,11 +94,14 @@ def count_more(workspace: Workspace, needs: Sequence[Need]) -> int:
 
 
 class TeamPlace:
-    """A team, as `pabal needs-you` and the dashboard see it. `options` are those of the commands that answer."""
+    """A team, as `pabal needs-you` and the dashboard see it. `options` are those of the commands that answer.
+
+    A mistake in the team file is passed to `warn`, and the team is shown as it is served.
+    """
 
     source = "ignite"
 
-    def __init__(self, root: Path, *, options: str = "", warn: Callable[[str], None] = log.warning) -> None:
+    def __init__(self, root: Path, *, options: str = "", warn: Callable[[str], None] = lambda text: None) -> None:
         self.path = str(root)
         self._options = options
         self._warn = warn
