@@ -95,8 +95,9 @@ class AgentMount:
         # A cookie is none of an agent's: only a page would send one.
         key = self._access.key_of({"authorization": headers.get("authorization", "")}, "")
         if key is None:
-            way = "TOKEN, the one of the dashboard" if self._access.local else "KEY:SECRET, of a key of this gateway"
-            return 401, f"send `Authorization: Bearer {way}`"
+            if self._access.local:
+                return 401, "send `Authorization: Bearer TOKEN`, with the token of the dashboard"
+            return 401, "send `Authorization: Bearer KEY:SECRET`, with a key of this gateway"
         mail = scope["path"] == MAIL
         rights = [right for right in key.rights if right == "look" or not self._read_only]
         if mail and rights == ["look"]:
