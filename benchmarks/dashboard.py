@@ -5,7 +5,6 @@ machines of their own. Without is the same gateway, stopped by SIGSTOP, which co
 """
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,7 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+import psutil
 
 import pabal
 from contest import Ratio
@@ -22,9 +24,9 @@ from scale import Scale
 
 VIEWERS = 10
 QUEUES = 20
-OPEN, CLOSED, WITHOUT = "open", "closed", "without"
+OPEN, CLOSED = "open", "closed"
 _BODY = "x" * 1024
-_LEAST_SECONDS = 1.0  # of a slice: the figures are read once a second
+_SLICE = 2.0  # seconds: the figures are read once a second
 
 _WATCH = """
 import select, socket, sys
@@ -56,50 +58,78 @@ class Gateway:
         self._watch = [address.hostname or "", str(address.port), parse_qs(address.query)["token"][0]]
 
     @contextmanager
-    def state(self, kind: str) -> Iterator[None]:
-        """Let it be watched, or not, or stand still."""
-        if kind == WITHOUT:
-            os.kill(self._process.pid, signal.SIGSTOP)
-        viewers = None
-        if kind == OPEN:
-            command = [sys.executable, "-S", "-c", _WATCH, *self._watch, str(VIEWERS)]
-            viewers = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            assert viewers.stdout is not None and viewers.stdout.readline(), "the viewers see nothing"
+    def viewers(self) -> Iterator[None]:
+        """Let it be watched."""
+        command = [sys.executable, "-S", "-c", _WATCH, *self._watch, str(VIEWERS)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline(), "the viewers see nothing"
+            try:
+                yield
+            finally:
+                process.kill()
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        os.kill(self._process.pid, signal.SIGSTOP)
         try:
             yield
         finally:
             os.kill(self._process.pid, signal.SIGCONT)
-            if viewers is not None:
-                viewers.kill()
-                viewers.communicate()
+
+    def cpu(self) -> float:
+        """Return the seconds of a core that it has used."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
 
 
-def costs(place: Path, scale: Scale, chance: random.Random) -> dict[str, Ratio]:
-    """Return the rates with a dashboard that is open, and with a closed one, to the rate without."""
+class Cost(NamedTuple):
+    """The rate with the gateway to the rate without, and what the gateway used of a core, in ms per s."""
+
+    ratio: Ratio
+    used: float
+
+
+def costs(place: Path, scale: Scale) -> dict[str, Cost]:
+    """Return the costs of a dashboard that is open, and of a closed one."""
     place.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:{place}/jobs.db"
-    rounds: list[dict[str, float]] = []
     with pabal.connect(url) as mq:
         for number in range(QUEUES):
             mq.queue(f"queue-{number:02}").publish_many(range(scale.small // 10))
         gateway = Gateway(url)
         try:
             _rate(mq, scale.slice)
-            for _ in range(scale.rounds):
-                kinds = [OPEN, CLOSED, WITHOUT]
-                chance.shuffle(kinds)
-                found = {}
-                for kind in kinds:
-                    with gateway.state(kind):
-                        found[kind] = _rate(mq, max(_LEAST_SECONDS, scale.slice * 20) if scale.rounds > 1 else 0.1)
-                rounds.append(found)
+            closed = _cost(mq, gateway, scale)
+            with gateway.viewers():
+                return {OPEN: _cost(mq, gateway, scale), CLOSED: closed}
         finally:
             gateway.close()
-    return {kind: _ratio(rounds, kind) for kind in (OPEN, CLOSED)}
+
+
+def _cost(mq: pabal.Connection, gateway: Gateway, scale: Scale) -> Cost:
+    """Measure with and without in turns, in the order ABBA: so a machine that gets slower strikes both."""
+    seconds = _SLICE if scale.rounds > 1 else 0.1
+    rounds, used = [], 0.0
+    for _ in range(scale.rounds):
+        found = {True: 0.0, False: 0.0}
+        for runs in (True, False, False, True):
+            if runs:
+                before = gateway.cpu()
+                found[runs] += _rate(mq, seconds) / 2
+                used += gateway.cpu() - before
+            else:
+                with gateway.standing_still():
+                    found[runs] += _rate(mq, seconds) / 2
+        rounds.append(found)
+    ratios = [each[True] / each[False] for each in rounds]
+    ratio = Ratio(
+        median(ratios), min(ratios), max(ratios), *(median(r[runs] for r in rounds) for runs in (True, False))
+    )
+    return Cost(ratio, used / (2 * scale.rounds * seconds) * 1000)
 
 
 def _rate(mq: pabal.Connection, seconds: float) -> float:
@@ -111,9 +141,3 @@ def _rate(mq: pabal.Connection, seconds: float) -> float:
             delivery.ack()
             done += 1
     return done / took
-
-
-def _ratio(rounds: list[dict[str, float]], kind: str) -> Ratio:
-    found = [each[kind] / each[WITHOUT] for each in rounds]
-    rates = (median(each[name] for each in rounds) for name in (kind, WITHOUT))
-    return Ratio(median(found), min(found), max(found), *rates)

@@ -116,6 +116,10 @@ SQS gateway on sqlite: send, in tens, 16 clients, to ElasticMQ, which does not s
 SQS gateway on sqlite: send, in tens, 16 clients, to moto, which does not sync
 SQS gateway on sqlite: receive + delete, in tens, 16 clients, to ElasticMQ, which does not sync
 SQS gateway on sqlite: receive + delete, in tens, 16 clients, to moto, which does not sync
+dashboard on sqlite: publish + lease + ack, 10 viewers, to no gateway: open
+dashboard on sqlite: publish + lease + ack, 10 viewers, to no gateway: open, CPU of the gateway, ms per s
+dashboard on sqlite: publish + lease + ack, 10 viewers, to no gateway: closed
+dashboard on sqlite: publish + lease + ack, 10 viewers, to no gateway: closed, CPU of the gateway, ms per s
 kingdom: events dispatched, files, per s
 kingdom: moved in until its soldier begins, p50, ms
 kingdom: moved in until its soldier begins, p99, ms

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from pabal.runtime.heartbeat import Heartbeat, read_pulse
 from pabal.runtime.service import LONGEST_SLEEP, Service
 from pabal.runtime.wake import FdWatch
 from pabal.testing import ManualClock
+from tests.waiting import until
 
 
 class Counting:
@@ -123,6 +126,20 @@ def test_a_loop_that_finishes_none_looks_hung_though_its_process_lives(tmp_path:
     assert read_pulse(tmp_path / "beat", clock).state == "hung"
     heartbeat.passed()
     assert read_pulse(tmp_path / "beat", clock).state == "ok"
+
+
+def test_a_process_that_was_stopped_hangs_at_once(tmp_path: Path) -> None:
+    script = "import sys; from pathlib import Path; from pabal.clock import SystemClock\n"
+    script += "from pabal.runtime.heartbeat import Heartbeat\n"
+    script += "Heartbeat(Path(sys.argv[1]), 'manager', SystemClock()).passed(); print(1, flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, str(tmp_path / "beat")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        assert read_pulse(tmp_path / "beat", SystemClock()).state == "ok"
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: read_pulse(tmp_path / "beat", SystemClock()).state == "hung")
+        os.kill(process.pid, signal.SIGCONT)
+        until(lambda: read_pulse(tmp_path / "beat", SystemClock()).state == "ok")
 
 
 def test_beats_are_written_at_most_once_a_second(tmp_path: Path) -> None:

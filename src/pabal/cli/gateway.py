@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pabal.mcp.http import HttpAgents
 
 TOKEN_VARIABLE = "PABAL_GATEWAY_TOKEN"
+HEARTBEAT_VARIABLE = "PABAL_MANAGER_HEARTBEAT"  # set by `pabal up` for its gateway
 _RIGHTS = ("send", "receive", "look", "manage")
 
 keys_option = click.option(
@@ -173,6 +174,7 @@ def gateway(
         hosts=hosts,
         read_only=read_only,
         topics=current_topics() or _topics_beside(current_url()),
+        heartbeat=Path(found) if (found := os.environ.get(HEARTBEAT_VARIABLE)) else None,
         token=os.environ.get(TOKEN_VARIABLE, ""),
         places=places,
         agents=partial(_agents, current_url(), places),

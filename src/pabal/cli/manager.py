@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pabal.cli.exits import Exit
-from pabal.cli.gateway import TOKEN_VARIABLE
+from pabal.cli.gateway import HEARTBEAT_VARIABLE, TOKEN_VARIABLE
 from pabal.cli.session import help_if_alone, json_option, own_argv
 from pabal.cli.text import clean, json_text, redraw_line, short_path, span
 from pabal.cli.work import load
@@ -245,7 +245,7 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
     """
     from pabal.manager.gateway_child import LOG as GATEWAY_LOG
     from pabal.manager.gateway_child import TOKEN, gateway_token, plan_gateway, running_gateway
-    from pabal.manager.manager import LOG, Manager
+    from pabal.manager.manager import HEARTBEAT, LOG, Manager
     from pabal.runtime.logs import log_lines
     from pabal.runtime.notify import Notifier
 
@@ -270,6 +270,7 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
             plan = plan_gateway(found)
             gateway = {"gateway": plan.address or f"none: {plan.reason}"}
             variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+            variables[HEARTBEAT_VARIABLE] = str((found.root / HEARTBEAT).absolute())
             if plan.address and found.gateway_keys is None:
                 variables[TOKEN_VARIABLE] = token = gateway_token(found.root)
                 # What is printed elsewhere than on a terminal is kept, and others may read it.

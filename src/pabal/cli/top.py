@@ -163,7 +163,7 @@ class App:
         self.store = store
         self.place = place
         self.blocks = _BLOCKS if blocks else _ASCII_BLOCKS
-        self.overview = Overview(at="", queues=[], consumers=0, fault=None)
+        self.overview = Overview(at="", queues=[], consumers=0, fault=None, manager=None)
         self.views: list[View] = [QueuesView(self)]
         self.ended = False
         self._note = Span("")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 from uuid import uuid4
 
 import pabal.aio
@@ -51,6 +52,7 @@ class Gateway:
         keys: Keys | None = None,
         read_only: bool = False,
         topics: str = "",
+        heartbeat: Path | None = None,
     ) -> None:
         self._mq = mq
         self._clock = clock
@@ -59,7 +61,9 @@ class Gateway:
         self._service = Service(mq, clock)
         self._waits = Waits()
         self._topics = TopicDesk(topics)
-        self._api = ApiServer(mq, clock, access, self._waits, self._topics, people, read_only=read_only)
+        self._api = ApiServer(
+            mq, clock, access, self._waits, self._topics, people, read_only=read_only, heartbeat=heartbeat
+        )
         self._agents = agents
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -48,6 +48,7 @@ class Address:
     hosts: tuple[str, ...] = ()  # names of this gateway, beside those of loopback
     read_only: bool = False
     topics: str = ""  # the URL of the topics to show; empty: none
+    heartbeat: Path | None = None  # of the manager that keeps this gateway running
     token: str = ""  # of the dashboard, if there are no keys; empty: one that nobody can guess
     places: FindPlaces = tuple  # the teams and kingdoms beside the store
     agents: Callable[[], Agents] = no_agents  # serves MCP
@@ -84,7 +85,15 @@ async def _run(
         people = People(serving.places, serving.person)
         agents = AgentMount(serving.agents, access, read_only=serving.read_only)
         gateway = Gateway(
-            mq, clock, access, people, agents, keys=keys, read_only=serving.read_only, topics=serving.topics
+            mq,
+            clock,
+            access,
+            people,
+            agents,
+            keys=keys,
+            read_only=serving.read_only,
+            topics=serving.topics,
+            heartbeat=serving.heartbeat,
         )
         guarded = Guard(gateway, Origins(hosts=(serving.host, *serving.hosts)), any_host=keys is not None)
         server = _Server(_config(guarded), gateway)

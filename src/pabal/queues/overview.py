@@ -48,12 +48,16 @@ class QueueRow(QueueFigures):
 
 
 class Overview(TypedDict):
-    """All queues at one time. If the store does not answer, `fault` says so, and the rest is what it said last."""
+    """All queues at one time. If the store does not answer, `fault` says so, and the rest is what it said last.
+
+    `manager` says what is wrong with the manager beside which a gateway runs.
+    """
 
     at: str
     queues: list[QueueRow]
     consumers: int
     fault: str | None
+    manager: str | None
 
 
 class Source(Protocol):
@@ -102,7 +106,8 @@ class OverviewReader:
             self.rest = max(LOOK_SECONDS, min(took * _SHARE, _MOST_REST))
         else:  # that it was long says little: the store was away
             self.rest = max(LOOK_SECONDS, min(took, _AFTER_SILENCE))
-        return Overview(at=iso_stamp(self._clock.now()), queues=queues, consumers=len(consumers), fault=None)
+        at = iso_stamp(self._clock.now())
+        return Overview(at=at, queues=queues, consumers=len(consumers), fault=None, manager=None)
 
     def ask(self, call: Callable[[], T]) -> T:
         """Return what a call of the store gives, and note for how long it does not answer."""

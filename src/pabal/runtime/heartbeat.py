@@ -77,7 +77,7 @@ def read_pulse(path: Path, clock: Clock, patience: float = PATIENCE) -> Pulse:
     if beat.boot_id != clock.boot_id or not _alive(beat.pid):
         return Pulse("gone", float("inf"), beat)
     silent = max(0.0, clock.boot() - beat.last)
-    return Pulse("hung" if silent > patience else "ok", silent, beat)
+    return Pulse("hung" if silent > patience or _stopped(beat.pid) else "ok", silent, beat)
 
 
 def _alive(pid: int) -> bool:
@@ -88,3 +88,12 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal, or by a debugger: it will not finish a pass."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 import pabal
 from tests.gateway.conftest import Running
 from tests.gateway.http_client import Client, Failed
 from tests.gateway.web.conftest import OpenPage
-from tests.services.postgres import PostgresServer, running
+from tests.services.postgres import PostgresServer, free_port, running
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -76,3 +82,44 @@ def test_a_gateway_that_hangs_is_shown_and_heals_by_itself(
         os.kill(shown.process.pid, signal.SIGCONT)
     expect(page.locator("#live-text")).to_have_text("live")
     expect(page.locator("#banner")).to_be_hidden()
+
+
+class TestManager:
+    """`pabal up` with its gateway."""
+
+    @contextmanager
+    def manager(self, place: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+        script = "from pabal.cli.main import main; main()"
+        command = [sys.executable, "-c", script, "up", "--root", ".pabal", "--gateway-port", str(port)]
+        with (place / "log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            until(lambda: _answers(port))
+            yield process
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+            process.wait()
+            until(lambda: not _answers(port))  # the kernel ends the gateway with it
+
+    def test_its_stop_is_shown_and_healed(self, tmp_path: Path, browser: Browser) -> None:
+        port = free_port()
+        with self.manager(tmp_path, port) as process:
+            token = (tmp_path / ".pabal" / "gateway.token").read_text().strip()
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{port}/?token={token}")
+            expect(page.locator("#live-text")).to_have_text("live")
+            os.kill(process.pid, signal.SIGSTOP)
+            expect(page.locator("#banner")).to_contain_text("the manager stands still")
+            os.kill(process.pid, signal.SIGCONT)
+            expect(page.locator("#live-text")).to_have_text("live")
+        expect(page.locator("#live-text")).to_have_text("not connected")
+        with self.manager(tmp_path, port):
+            expect(page.locator("#live-text")).to_have_text("live")
+            expect(page.locator("#banner")).to_be_hidden()
+            page.close()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -10,12 +10,14 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from pabal.aio.calls import Threads
 from pabal.clock import Clock, iso_stamp
 from pabal.errors import PabalError
 from pabal.queues.overview import PATIENCE, Overview, OverviewReader, Source, silence_fault
+from pabal.runtime.heartbeat import read_pulse
 
 log = logging.getLogger("pabal.gateway")
 
@@ -43,10 +45,12 @@ class Live:
         source: Source,
         clock: Clock,
         *,
+        heartbeat: Path | None = None,
         pause: Callable[[asyncio.Event, float], Awaitable[None]] = _wait,
     ) -> None:
         self._source = source
         self._clock = clock
+        self._heartbeat = heartbeat  # of the manager that keeps this gateway running
         self._pause = pause
         self._reader = OverviewReader(clock, step=_MINUTE, steps=_MINUTES)
         self._threads = Threads("pabal-figures", 1)  # its own: searches must not delay it
@@ -54,7 +58,7 @@ class Live:
         self._wanted = asyncio.Event()
         self._never = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._latest = Overview(at="", queues=[], consumers=0, fault=None)
+        self._latest = Overview(at="", queues=[], consumers=0, fault=None, manager=None)
         self._signs = 0  # of life
         self._looks = 0
         self._looking = asyncio.create_task(self._look())
@@ -96,6 +100,8 @@ class Live:
                 # A look costs much here; whether the store answers is asked all the same.
                 if await self._answer(lambda: self._reader.ask(self._source.queues)) is None:
                     break
+                if self._manager_fault() != self._latest["manager"]:
+                    await self._show(self._latest)
                 await self._sign()
                 await self._pause(self._never, _EVERY)
 
@@ -124,14 +130,20 @@ class Live:
         return None
 
     async def _show_fault(self, words: str) -> None:
-        latest = self._latest
-        at = iso_stamp(self._clock.now())
-        await self._show(Overview(at=at, queues=latest["queues"], consumers=latest["consumers"], fault=words))
+        await self._show({**self._latest, "at": iso_stamp(self._clock.now()), "fault": words})
 
     async def _show(self, found: Overview) -> None:
-        self._latest = found
+        self._latest = {**found, "manager": self._manager_fault()}
         self._looks += 1
         await self._sign()
+
+    def _manager_fault(self) -> str | None:
+        if self._heartbeat is None:
+            return None
+        pulse = read_pulse(self._heartbeat, self._clock)
+        return {"ok": None, "hung": "the manager stands still: requests in its mailbox are not answered"}.get(
+            pulse.state, "the manager is gone"
+        )
 
     async def _sign(self) -> None:
         async with self._changed:

@@ -11,6 +11,7 @@ from contextlib import aclosing, suppress
 from functools import cache
 from hashlib import sha256
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -121,10 +122,11 @@ class ApiServer:
         people: People,
         *,
         read_only: bool,
+        heartbeat: Path | None = None,
     ) -> None:
         self._calls = Calls(mq, clock, topics, people)
         self._people = people
-        self._live = Live(mq.blocking, clock)
+        self._live = Live(mq.blocking, clock, heartbeat=heartbeat)
         self._written: tuple[Overview | None, dict[tuple[str, ...], bytes]] = (None, {})
         self._access = access
         self._read_only = read_only

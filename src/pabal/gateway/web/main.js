@@ -89,7 +89,10 @@ function listen() {
 
 function alive() {
   heard = Date.now();
-  if (latest) state(latest.fault ? "bad" : "good", latest.fault ? "the store does not answer" : "live", latest.fault ?? "");
+  if (!latest) return;
+  if (latest.fault) state("bad", "the store does not answer", latest.fault);
+  else if (latest.manager) state("warn", "live, without the manager", latest.manager);
+  else state("good", "live");
 }
 
 // A gateway that was started again may not know this browser any more.
