@@ -118,8 +118,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "sse_starlette": ("mcp/http",),  # comes with mcp
     "anyio": ("mcp",),
     "starlette": ("apps/chat",),
-    "uvicorn": ("apps/chat", "gateway"),
-    "h11": ("apps/chat",),
+    "uvicorn": ("runtime/http_server",),
     "socketio": ("apps/chat",),
     "engineio": ("apps/chat",),
     "argon2": ("apps/chat",),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,7 +17,7 @@ from pabal.gateway.api.access import Access
 from pabal.gateway.api.people import People
 from pabal.gateway.api.server import ApiServer
 from pabal.gateway.api.topics import TopicDesk
-from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
+from pabal.gateway.http import ClientGone, Receive, Scope, Send, Stopping, Waits, read_body
 from pabal.gateway.mount import AgentMount
 from pabal.gateway.signature import RIGHTS, Key, Keys, Request
 from pabal.gateway.sqs import wire
@@ -25,6 +27,7 @@ from pabal.gateway.sqs.service import Service
 from pabal.gateway.sqs.wire import Call, Written
 from pabal.queues.metrics import queues_metrics
 from pabal.queues.prometheus import prometheus_text
+from pabal.runtime.origins import Origins
 from pabal.runtime.resources import store_metrics
 
 log = logging.getLogger("pabal.gateway")
@@ -46,6 +49,7 @@ class Gateway:
         mq: pabal.aio.Connection,
         clock: Clock,
         access: Access,
+        origins: Origins,
         people: People,
         agents: AgentMount,
         *,
@@ -56,6 +60,7 @@ class Gateway:
     ) -> None:
         self._mq = mq
         self._clock = clock
+        self._origins = origins
         self._keys = keys
         self._read_only = read_only
         self._service = Service(mq, clock)
@@ -69,18 +74,22 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if self._api.takes(scope):
+        headers = dict(scope["headers"])
+        if told := self._refusal(scope, headers):
+            written = Written(403, _PLAIN, f"{told}\n".encode())
+        elif self._api.takes(scope):
             await self._api(scope, receive, send)
             return
-        if self._agents.takes(scope["path"]):
+        elif self._agents.takes(scope["path"]):
             await self._agents(scope, receive, send)
             return
-        try:
-            written = await self._answer(scope, receive)
-        except ClientGone:
-            return
-        headers = {**written.headers, "content-length": str(len(written.body))}
-        pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        else:
+            try:
+                written = await self._answer(scope, headers, receive)
+            except ClientGone:
+                return
+        pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in written.headers.items()]
+        pairs.append((b"content-length", b"%d" % len(written.body)))
         await send({"type": "http.response.start", "status": written.status, "headers": pairs})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else written.body})
 
@@ -91,17 +100,26 @@ class Gateway:
         await self._service.close()
         await self._topics.close()
 
-    def dismiss(self) -> None:
+    async def dismiss(self) -> None:
         """End the long polls: what they would have taken stays in its queue, and clients ask again."""
         self._waits.end()
         self._agents.dismiss()
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Written:
+    def _refusal(self, scope: Scope, given: Mapping[bytes, bytes]) -> str:
+        """Return why a request is refused that a page made: of another site, or to a Host that is not ours."""
+        site = given.get(b"sec-fetch-site")
+        if site is not None and site not in (b"none", b"same-origin"):
+            # A link of another page may open the dashboard, which is the same for everybody and sends no cookie then.
+            if (scope["path"], scope["query_string"], given.get(b"sec-fetch-mode")) != ("/", b"", b"navigate"):
+                return "pages of other sites may not call the gateway"
+        return self._origins.refusal(given)[1]
+
+    async def _answer(self, scope: Scope, given: Mapping[bytes, bytes], receive: Receive) -> Written:
         path: str = scope["path"]
         if path in ("/healthz", "/readyz", "/metrics"):
             return await self._for_operators(path)
         request_id = str(uuid4())
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in given.items()}
         target = headers.get("x-amz-target", "")
         form, wants_json = not target, headers.get("accept") == "application/json"
         try:
@@ -117,24 +135,23 @@ class Gateway:
             call = _call(request, target, base, path)
             if not call.action:
                 return wire.write_unknown_operation(request_id)
-            return await self._act(call, _caller(headers, base, key), receive, request_id)
+            self._check_shows(call.action)
+            client = scope["state"]["transport"].is_closing, partial(self._waits.while_there, receive)
+            caller = Caller(base, _region(headers), *_rights(key), *client)
+            return wire.write_answer(call, await self._service.call(call.action, call.given, caller), request_id)
         except SqsError as exc:
             return wire.write_error(exc, request_id, form=form, wants_json=wants_json)
         except PabalError as exc:
             return wire.write_error(error_of(exc), request_id, form=form, wants_json=wants_json)
         except ClientGone:
             raise
+        except Stopping:
+            error = SqsError("ServiceUnavailable", "The gateway is being stopped: ask again.")
+            return wire.write_error(error, request_id, form=form, wants_json=wants_json)
         except Exception:
             log.exception("a request failed")
             error = SqsError("InternalFailure", f"The request failed; the log says why, under {request_id}.")
             return wire.write_error(error, request_id, form=form, wants_json=wants_json)
-
-    async def _act(self, call: Call, caller: Caller, receive: Receive, request_id: str) -> Written:
-        self._check_shows(call.action)
-        act = self._service.call(call.action, call.given, caller)
-        # Only what waits is ended by a stop or with its client: anything else may be stored, and would be sent again.
-        result = await (self._waits.while_there(act, receive, _stopping()) if call.action == "ReceiveMessage" else act)
-        return wire.write_answer(call, result, request_id)
 
     def _check_shows(self, action: str) -> None:
         if self._read_only and action not in RIGHTS["look"]:
@@ -166,10 +183,6 @@ class Gateway:
         return prometheus_text({"store": store_metrics(blocking.store), **figures})
 
 
-def _stopping() -> SqsError:
-    return SqsError("ServiceUnavailable", "The gateway is being stopped: ask again.")
-
-
 def _call(request: Request, target: str, base: str, path: str) -> Call:
     """Read the action and its parameters, whichever protocol they are in."""
     if target:
@@ -182,17 +195,18 @@ def _call(request: Request, target: str, base: str, path: str) -> Call:
     return call
 
 
-def _caller(headers: dict[str, str], base: str, key: Key | None) -> Caller:
+def _region(headers: Mapping[str, str]) -> str:
     found = _CREDENTIAL.search(headers.get("authorization", ""))
-    region = found[2] if found else "us-east-1"
-    return Caller(base, region) if key is None else Caller(base, region, key.name, key.allows)
+    return found[2] if found else "us-east-1"
+
+
+def _rights(key: Key | None) -> tuple[str, Callable[[str, str], bool] | None]:
+    return ("", None) if key is None else (key.name, key.allows)
 
 
 async def _body(receive: Receive) -> bytes:
-    """Read the body of a request; refuse one that is too large or comes too slowly."""
+    """Read the body of a request; refuse one that is too large."""
     try:
         return await read_body(receive, MOST_BYTES)
     except TooLarge:
         raise SqsError("RequestEntityTooLarge", f"A request has at most {MOST_BYTES} bytes.") from None
-    except TimeoutError:
-        raise SqsError("RequestTimeout", f"The body did not come within {BODY_SECONDS:g} seconds.") from None

@@ -14,27 +14,28 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 T = TypeVar("T")
 
-BODY_SECONDS = 30.0  # in which the body of a request must have come
-
 
 class ClientGone(Exception):
     """The client closed its connection before it had its answer."""
 
 
+class Stopping(Exception):
+    """The gateway is being stopped, and a call that waits was ended."""
+
+
 async def read_body(receive: Receive, most: int) -> bytes:
-    """Read the body of a request; refuse one that is too large (TooLarge) or comes too slowly (TimeoutError)."""
+    """Read the body of a request; refuse one that is too large. The server ends one that comes too slowly."""
     parts, size = [], 0
-    async with asyncio.timeout(BODY_SECONDS):
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > most:
-                raise TooLarge(f"a request has at most {most} bytes")
-            if not message.get("more_body", False):
-                return b"".join(parts)
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise TooLarge(f"a request has at most {most} bytes")
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
 
 class Waits:
@@ -43,8 +44,8 @@ class Waits:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    async def while_there(self, act: Awaitable[T], receive: Receive, stopping: Exception) -> T:
-        """Return what a call gives; raise ClientGone if its client goes, or `stopping` if the gateway is stopped."""
+    async def while_there(self, receive: Receive, act: Awaitable[T]) -> T:
+        """Return what a call gives; raise ClientGone if its client goes, or Stopping if the gateway is stopped."""
         acting = asyncio.ensure_future(act)
         going = asyncio.ensure_future(client_gone(receive))
         self._tasks.add(acting)
@@ -53,7 +54,7 @@ class Waits:
             if not acting.done():
                 raise ClientGone
             if acting.cancelled():
-                raise stopping
+                raise Stopping
             return acting.result()
         finally:
             self._tasks.discard(acting)

@@ -20,7 +20,7 @@ from pabal.errors import InvalidConfig, InvalidInput
 from pabal.filesystem import private
 from pabal.manager.config import Config
 from pabal.runtime.listening import address_of, bound_socket
-from pabal.runtime.origins import is_loopback
+from pabal.runtime.origins import TOKEN_LENGTH, is_loopback
 from pabal.runtime.process import Command
 from pabal.runtime.service import Service
 from pabal.runtime.supervisor import Supervisor
@@ -28,7 +28,6 @@ from pabal.runtime.wake import FdWatch
 
 LOG = "gateway.log"  # in the folder of the manager's log
 TOKEN = "gateway.token"  # in the root of the manager: what browsers sign in with, if there are no keys
-_SHORTEST = 16  # characters of a token that nobody can guess
 _NEEDED = ("httptools", "uvicorn")  # the extra `gateway`
 
 
@@ -78,7 +77,7 @@ def gateway_token(root: Path) -> str:
     with translated(f"reading {root / TOKEN}"), open(root / TOKEN, "a+", encoding="utf-8", opener=private) as file:
         file.seek(0)
         token = file.read().strip()
-        if len(token) < _SHORTEST:
+        if len(token) < TOKEN_LENGTH:
             token = secrets.token_urlsafe(24)
             file.truncate(0)
             file.write(token + "\n")

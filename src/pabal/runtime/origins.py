@@ -7,12 +7,15 @@ ours (DNS rebinding). So the Host must be a known one, and the Origin, if there 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from pabal.errors import InvalidInput
 from pabal.names import shown_url, split_url
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+TOKEN_LENGTH = 16  # characters at least of a token that nobody can guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,7 @@ class Origins:
 
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    any_host: bool = False  # requests are signed, and so is their Host
 
     def __post_init__(self) -> None:
         for origin in self.origins:
@@ -32,9 +36,22 @@ class Origins:
             ):
                 raise InvalidInput(f"an origin is written https://chat.example.org; found {shown_url(origin)}")
 
+    def refusal(self, headers: Mapping[bytes, bytes]) -> tuple[str, str]:
+        """Return the code and the reason to refuse a request with these headers; two empty texts if there is none."""
+        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
+        if not self.any_host and not self.host_allowed(host):
+            return "HostRefused", f"nothing here is called {host!r:.80}: start with --allow-host"
+        if not self.origin_allowed(None if origin is None else origin.decode("latin-1"), host):
+            return "OriginRefused", "pages of other sites may not call, except those of --allow-origin"
+        return "", ""
+
     def host_allowed(self, host: str) -> bool:
         """Return whether the Host of a request is one of ours."""
-        return _name(host) in (*LOOPBACK, *(_name(known) for known in self.hosts))
+        return _name(host) in self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset((*LOOPBACK, *map(_name, self.hosts)))
 
     def origin_allowed(self, origin: str | None, host: str) -> bool:
         """Return whether a page may call us. Clients that are no browsers send no Origin."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from pabal.apps.chat.gateway import serve
+from pabal.runtime import http_server
 from tests.apps.chat.gateways import WITHIN, Client, Site, played, until
 
 HALF = b"POST /auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
@@ -13,8 +13,8 @@ HALF = b"POST /auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(serve, "BODY_SECONDS", 0.4)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.4)
 
 
 @pytest.mark.parametrize(

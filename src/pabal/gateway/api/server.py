@@ -42,7 +42,7 @@ from pabal.gateway.api.openapi import openapi
 from pabal.gateway.api.people import People
 from pabal.gateway.api.topics import TopicDesk
 from pabal.gateway.api.types import NeedAnswer, NewMessages, Redrive
-from pabal.gateway.http import BODY_SECONDS, ClientGone, Receive, Scope, Send, Waits, read_body
+from pabal.gateway.http import ClientGone, Receive, Scope, Send, Stopping, Waits, read_body
 from pabal.gateway.signature import Key
 from pabal.names import check_name
 from pabal.queues.overview import Overview
@@ -173,6 +173,8 @@ class ApiServer:
             answer = await self._answered(asked, receive, scope.get("raw_path", b"").decode("latin-1"))
         except Refused as exc:
             answer = _refusal(exc.status, exc.code, str(exc), exc.headers)
+        except Stopping:
+            answer = _refusal(503, "Stopping", "the gateway is being stopped: ask again")
         except ClientGone:
             return
         pairs = {**answer.headers, "content-length": str(len(answer.body))}
@@ -209,9 +211,7 @@ class ApiServer:
         except PabalError as exc:
             status = next((status for kind, status in _STATUS if isinstance(exc, kind)), 500)
             return _refusal(status, exc.code, str(exc), {"retry-after": "1"} if status in (429, 503) else {})
-        except TimeoutError:
-            return _refusal(408, "RequestTimeout", f"the body did not come within {BODY_SECONDS:g} seconds")
-        except (ClientGone, Refused):
+        except (ClientGone, Refused, Stopping):
             raise
         except Exception:
             log.exception("a request failed")
@@ -296,7 +296,7 @@ class ApiServer:
             elif isinstance(given, NeedAnswer) and not self._access.local:
                 given.responder = key.name or key.access_key
         act = call.act(self._calls, *values.values(), *arguments)
-        result = await (self._waits.while_there(act, receive, _stopping()) if call.waits else act)
+        result = await (self._waits.while_there(receive, act) if call.waits else act)
         if isinstance(result, bytes):
             # Whoever sent it chose what is in it: it is kept as a file, and never shown by a browser as a page.
             name = re.sub(r"[^A-Za-z0-9._-]", "_", values["id"])[:100]
@@ -308,8 +308,8 @@ class ApiServer:
         """Send the figures of the queues as server-sent events until the client goes."""
         head = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no", **_SAFE}
         await _begin(send, 200, head)
-        with suppress(Refused, ClientGone):
-            await self._waits.while_there(self._send_events(key, send), receive, _stopping())
+        with suppress(Stopping, ClientGone):
+            await self._waits.while_there(receive, self._send_events(key, send))
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_events(self, key: Key, send: Send) -> None:
@@ -375,10 +375,6 @@ def _check_senders(given: NewMessages, key: Key) -> None:
         if key.name and message.sender not in (None, key.name):
             raise Refused(403, "NotAllowed", f"the key {key.access_key} sends as {key.name}: leave out sender")
         message.sender = key.name or message.sender
-
-
-def _stopping() -> Refused:
-    return Refused(503, "Stopping", "the gateway is being stopped: ask again")
 
 
 def _found(method: str, path: str) -> tuple[Call, dict[str, str]]:

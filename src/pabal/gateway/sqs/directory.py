@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -24,7 +25,12 @@ class Caller(NamedTuple):
     base: str  # http://host:port, as the client calls us
     region: str = "us-east-1"
     name: str = ""
-    allows: Callable[[str, str], bool] = lambda action, queue: True
+    allows: Callable[[str, str], bool] | None = None  # None: everything
+    gone: Callable[[], bool] = lambda: False  # whether its client has closed the connection
+    waiting: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda act: act  # for a call that ends with its client
+
+    def may(self, action: str, queue: str) -> bool:
+        return self.allows is None or self.allows(action, queue)
 
 
 class Known(NamedTuple):
@@ -93,6 +99,7 @@ class Directory:
         self._named_at = float("-inf")
 
 
+@lru_cache(_MOST)
 def queue_in(url: str) -> str:
     """Return the name of the queue that a URL of a queue ends with."""
     try:

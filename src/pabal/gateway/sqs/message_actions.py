@@ -94,13 +94,14 @@ class MessageActions:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)}.")
         visibility = None if asked.visibility_timeout is None else max(0.001, float(asked.visibility_timeout))
         token = _attempt(asked, known) if known.fifo else ""
-        found = await known.queue.lease(
-            asked.max_number_of_messages,
-            visibility=visibility,
-            wait=float(known.number("ReceiveMessageWaitTimeSeconds") if wait is None else wait),
-            successive=known.fifo,
-            token=token,
+        wait = known.number("ReceiveMessageWaitTimeSeconds") if wait is None else wait
+        leasing = known.queue.lease(
+            asked.max_number_of_messages, visibility=visibility, wait=float(wait), successive=known.fifo, token=token
         )
+        found: list[pabal.aio.Delivery] = await (caller.waiting(leasing) if wait else leasing)
+        if found and not token and caller.gone():
+            await asyncio.gather(*(delivery.release(counted=False) for delivery in found))
+            return {}
         if token:  # a repeated receive gives the same messages, for the whole time again
             seconds = known.policy.visibility if visibility is None else visibility
             await asyncio.gather(*(known.queue.extend(each.receipt, seconds) for each in found))

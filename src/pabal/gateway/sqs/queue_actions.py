@@ -74,12 +74,12 @@ class QueueActions:
     async def list_queues(self, asked: requests.ListQueues, caller: Caller) -> Result:
         self._queues.forget_names()
         found = [name for name in await self._queues.names() if name.startswith(asked.queue_name_prefix)]
-        names = sorted(name for name in found if caller.allows("ListQueues", name))
+        names = sorted(name for name in found if caller.may("ListQueues", name))
         return self._page(names, asked.next_token, asked.max_results, "QueueUrls", caller)
 
     async def list_sources(self, asked: requests.ListDeadLetterSourceQueues, caller: Caller) -> Result:
         sources = await self._sources((await self._queues.of(asked.queue_url)).queue.name)
-        found = [name for name in sources if caller.allows("ListDeadLetterSourceQueues", name)]
+        found = [name for name in sources if caller.may("ListDeadLetterSourceQueues", name)]
         page = self._page(found, asked.next_token, asked.max_results, "queueUrls", caller) or {}
         return {"queueUrls": [], **page}
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from pabal import jsontext
+from pabal.errors import InvalidInput
 from pabal.gateway.sqs.errors import SqsError, missing
 
 
@@ -148,8 +151,16 @@ class CancelMessageMoveTask(Parameters, frozen=True, kw_only=True):
     task_handle: str
 
 
-def read(kind: type[Any], given: dict[str, Any]) -> Any:
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def read(kind: type[Any], given: dict[str, Any] | bytes) -> Any:
     """Return the parameters of an action; numbers may be given as text, as forms do."""
+    if isinstance(given, bytes):
+        if b"\\u" not in given:  # else there may be a lone surrogate
+            with suppress(ValueError, RecursionError):  # the slow way gives the better error, and takes null for absent
+                return (_decoders.get(kind) or _new_decoder(kind)).decode(given)
+        given = _object(given)
     known = {key: value for key, value in given.items() if value is not None}
     try:
         return msgspec.convert(known, kind, strict=False)
@@ -158,3 +169,17 @@ def read(kind: type[Any], given: dict[str, Any]) -> Any:
         if "missing required field `" in said:
             raise missing(said.split("`")[1]) from exc
         raise SqsError("SerializationException", f"The request cannot be read: {said}.") from exc
+
+
+def _new_decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    return _decoders.setdefault(kind, msgspec.json.Decoder(kind, strict=False))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        given = jsontext.read(body)
+    except InvalidInput as exc:
+        raise SqsError("SerializationException", f"The body is no JSON: {exc}") from exc
+    if not isinstance(given, dict):
+        raise SqsError("SerializationException", "The body must be a JSON object.")
+    return given

@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from pabal import jsontext
-from pabal.errors import InvalidInput
 from pabal.gateway.sqs.errors import SqsError
 
 JSON_TYPE = "application/x-amz-json-1.0"
@@ -50,7 +49,7 @@ class Call(NamedTuple):
     """A request: the action, its parameters, and how its answer is to be written."""
 
     action: str
-    given: dict[str, Any]
+    given: dict[str, Any] | bytes  # as JSON, if they came so
     form: bool = False  # as a form: the answer is XML
     wants_json: bool = False  # as a form, with an answer in JSON
 
@@ -62,16 +61,10 @@ class Written(NamedTuple):
 
 
 def read_json(target: str, body: bytes) -> Call:
-    """Read a request in JSON."""
+    """Read which action a request in JSON asks for."""
     if not target.startswith(_TARGET):
         raise SqsError("InvalidAction", f"The action {target} is not valid for this endpoint.")
-    try:
-        given = jsontext.read(body or b"{}")
-    except InvalidInput as exc:
-        raise SqsError("SerializationException", f"The body is no JSON: {exc}") from exc
-    if not isinstance(given, dict):
-        raise SqsError("SerializationException", "The body must be a JSON object.")
-    return Call(target.removeprefix(_TARGET), given)
+    return Call(target.removeprefix(_TARGET), body or b"{}")
 
 
 def read_form(text: str, path_url: str, accept: str) -> Call:

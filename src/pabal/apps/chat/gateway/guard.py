@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pabal.apps.chat.gateway.answers import RequestRefused, refused
@@ -36,12 +36,9 @@ class Guard:
             await refused(refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> RequestRefused | None:
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if not self._origins.host_allowed(host):
-            return RequestRefused(403, "HostRefused", f"nothing here is called {host!r:.80}: start with --allow-host")
-        if not self._origins.origin_allowed(headers.get("origin"), host):
-            return RequestRefused(403, "OriginRefused", "this page may not call: start with --allow-origin")
+        code, reason = self._origins.refusal(dict(scope["headers"]))
+        if code:
+            return RequestRefused(403, code, reason)
         if scope["path"].startswith(SOCKETS):
             return self._no_room(scope)
         return None

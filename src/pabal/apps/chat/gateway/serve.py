@@ -14,11 +14,6 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any
-
-import h11
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pabal.apps.chat.errors import TRANSIENT
 from pabal.apps.chat.events import as_client, make_topics
@@ -27,14 +22,13 @@ from pabal.apps.chat.ledger import open_ledger
 from pabal.clock import Clock, SystemClock
 from pabal.connect import TopicConnection, connect_topics
 from pabal.runtime.heartbeat import Heartbeat
+from pabal.runtime.http_server import Config, Server, configured
 from pabal.runtime.listening import address_of, bound_socket
 from pabal.runtime.origins import check_bind
 from pabal.topics.paused_partitions import OUTAGE
 
 log = logging.getLogger("pabal.chat")
 
-_BACKLOG = 2048
-_GRACE = 5  # seconds for requests under way to end
 _BEAT = 1.0  # seconds
 
 
@@ -69,7 +63,7 @@ def serve(settings: Settings, serving: Address, started: Callable[[str], None]) 
         with closing(open_ledger(serving.db)) as ledger:
             starts = _reach(topics, clock)
             gateway = Gateway(settings, topics.driver, ledger, clock)
-            server = _Uvicorn(config_of(gateway, serving), gateway)
+            server = Server(config_of(gateway, serving), gateway.dismiss)
             # uvicorn raises the signal again after it has stopped; then, and before it serves, this is all it does.
             with _stopping(server, signal.SIGTERM, signal.SIGINT):
                 address = address_of(serving.scheme, serving.host, bound)
@@ -94,12 +88,10 @@ def _reach(topics: TopicConnection, clock: Clock) -> Starts:
         signal.signal(signal.SIGINT, before)
 
 
-def config_of(gateway: Gateway, serving: Address) -> uvicorn.Config:
+def config_of(gateway: Gateway, serving: Address) -> Config:
     """Return the configuration of uvicorn for a gateway."""
-    return uvicorn.Config(
+    return configured(
         gateway.asgi,
-        lifespan="off",
-        http=TimeLimitedProtocol,
         ws="websockets-sansio",
         ws_max_size=gateway.frame,
         ws_per_message_deflate=False,
@@ -108,29 +100,12 @@ def config_of(gateway: Gateway, serving: Address) -> uvicorn.Config:
         forwarded_allow_ips=serving.behind_proxy or None,
         ssl_certfile=serving.tls_cert,
         ssl_keyfile=serving.tls_key,
-        server_header=False,
-        access_log=False,
-        log_config=None,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_GRACE,
     )
-
-
-class _Uvicorn(uvicorn.Server):
-    """Closes the sockets before their connections are cut, so that long polls end at once."""
-
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
-        super().__init__(config)
-        self._gateway = gateway
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._gateway.dismiss()
-        await super().shutdown(sockets)
 
 
 async def _run(
     gateway: Gateway,
-    server: uvicorn.Server,
+    server: Server,
     starts: Starts,
     serving: Address,
     bound: socket.socket,
@@ -146,9 +121,8 @@ async def _run(
         await gateway.end()
 
 
-async def _beat(server: uvicorn.Server, serving: Address, started: Callable[[], None], clock: Clock) -> None:
-    while not server.started:
-        await asyncio.sleep(0.01)
+async def _beat(server: Server, serving: Address, started: Callable[[], None], clock: Clock) -> None:
+    await server.serves()
     started()
     log.info("the gateway serves", extra={"pabal": {"scheme": serving.scheme, "host": serving.host}})
     heartbeat = Heartbeat(serving.heartbeat, "gateway", clock) if serving.heartbeat else None
@@ -162,7 +136,7 @@ async def _beat(server: uvicorn.Server, serving: Address, started: Callable[[], 
 
 
 @contextmanager
-def _stopping(server: uvicorn.Server, *numbers: signal.Signals) -> Iterator[None]:
+def _stopping(server: Server, *numbers: signal.Signals) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
 
@@ -172,52 +146,3 @@ def _stopping(server: uvicorn.Server, *numbers: signal.Signals) -> Iterator[None
     finally:
         for number, usual in before.items():
             signal.signal(number, usual)
-
-
-HEAD_SECONDS = 10.0
-BODY_SECONDS = 60.0  # the largest image over a slow line
-
-_REFUSAL = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-
-
-class TimeLimitedProtocol(H11Protocol):
-    """uvicorn's HTTP protocol with time limits for the head and the body of a request; uvicorn has none."""
-
-    _awaited: Any = None  # the part of a request that the timer is for, as a state of h11
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stop_waiting()
-
-    def _wait(self) -> None:
-        """Start the timer for the next part of a request, unless it runs already."""
-        # A WebSocket has another protocol after its handshake.
-        state = self.conn.their_state if self.transport.get_protocol() is self else None
-        if state is self._awaited:
-            return
-        self._stop_waiting()
-        self._awaited = state
-        seconds = HEAD_SECONDS if state is h11.IDLE else BODY_SECONDS if state is h11.SEND_BODY else None
-        if seconds is not None:
-            self._timer = self.loop.call_later(seconds, self._give_up)
-
-    def _stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _give_up(self) -> None:
-        begun, _ = self.conn.trailing_data
-        answered = self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
-        if (begun or self._awaited is h11.SEND_BODY) and not answered:
-            self.transport.write(_REFUSAL)
-        self.transport.close()
