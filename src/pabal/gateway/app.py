@@ -93,6 +93,11 @@ class Gateway:
         await send({"type": "http.response.start", "status": written.status, "headers": pairs})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else written.body})
 
+    def begin(self) -> None:
+        """Go on with what other gateways have left, unless this one only shows."""
+        if not self._read_only:
+            self._service.begin()
+
     async def close(self) -> None:
         """End what goes on in the background."""
         self._api.close()

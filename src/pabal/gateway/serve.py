@@ -89,6 +89,7 @@ async def _run(
         options = {"ws": "none", "limit_concurrency": _CONNECTIONS, "timeout_keep_alive": _IDLE}
         server = Server(configured(gateway, **options), gateway.dismiss)
         telling = asyncio.create_task(_tell(server, address_of("http", serving.host, bound), started))
+        gateway.begin()
         try:
             await server.serve([bound])
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from pabal.clock import Clock
@@ -12,7 +11,7 @@ from pabal.errors import NameTaken
 from pabal.gateway.sqs import attributes, requests
 from pabal.gateway.sqs.directory import ATTACHED, Caller, Directory, Known, Result
 from pabal.gateway.sqs.errors import SqsError, invalid_value
-from pabal.gateway.sqs.moves import MoveTasks, Note, handle_of_task, task_in
+from pabal.gateway.sqs.moves import MoveTasks, handle_of_task, task_in
 from pabal.message import replace
 from pabal.policy.policy import Policy
 from pabal.store import State
@@ -28,7 +27,7 @@ class QueueActions:
     def __init__(self, queues: Directory, clock: Clock) -> None:
         self._queues = queues
         self._clock = clock
-        self._moves = MoveTasks(queues.mq, clock)
+        self._moves = MoveTasks(queues.mq, clock, ATTACHED)
 
     async def create_queue(self, asked: requests.CreateQueue, caller: Caller) -> Result:
         fifo = asked.attributes.get("FifoQueue") == "true"
@@ -210,16 +209,14 @@ class QueueActions:
             target = (await self._of_arn(asked.destination_arn)).queue.name
         elif not await self._sources(source.queue.name):
             raise SqsError("InvalidParameterValueException", "Source queue must be configured as a Dead Letter Queue.")
-        handle = await self._moves.start(source.queue, target, rate, self._note(source))
-        return {"TaskHandle": handle}
+        return {"TaskHandle": await self._moves.start(source.queue, target, rate)}
 
     async def list_moves(self, asked: requests.ListMessageMoveTasks, caller: Caller) -> Result:
         source = await self._of_arn(asked.source_arn)
         if not 1 <= asked.max_results <= 10:
             raise invalid_value("MaxResults", asked.max_results, "Value must be between 1 and 10.")
-        document = await source.queue.attached(ATTACHED)
         shown = []
-        for task in self._moves.shown(document)[: asked.max_results]:
+        for task in (await self._moves.shown(source.queue))[: asked.max_results]:
             about: dict[str, Any] = {
                 "Status": task["status"],
                 "SourceArn": asked.source_arn,
@@ -244,14 +241,15 @@ class QueueActions:
             source = await self._queues.look(name)
         except SqsError as exc:
             raise SqsError("ResourceNotFoundException", "Task does not exist.") from exc
-        return {"ApproximateNumberOfMessagesMoved": await self._moves.cancel(id, self._note(source))}
+        return {"ApproximateNumberOfMessagesMoved": await self._moves.cancel(source.queue, id)}
+
+    def begin(self) -> None:
+        """Go on with what other gateways have left."""
+        self._moves.look_after()
 
     async def close(self) -> None:
         """End what goes on in the background."""
         await self._moves.close()
-
-    def _note(self, known: Known) -> Note:
-        return partial(known.queue.attach, ATTACHED)
 
     async def _of_arn(self, arn: str) -> Known:
         try:

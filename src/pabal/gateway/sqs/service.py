@@ -66,6 +66,10 @@ class Service:
         except PabalError as exc:
             raise error_of(exc) from exc
 
+    def begin(self) -> None:
+        """Go on with what other gateways have left."""
+        self._queues.begin()
+
     async def close(self) -> None:
         """End what goes on in the background."""
         await self._queues.close()
