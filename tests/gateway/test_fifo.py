@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import pytest
 
 import pabal
+import pabal.aio
+from pabal.gateway.sqs.directory import Caller
+from pabal.gateway.sqs.service import Service
+from pabal.testing import ManualClock
 from tests.gateway.conftest import client_of, gateway
 from tests.gateway.test_boto3 import receive, refused
 
@@ -115,6 +120,36 @@ def test_a_receive_that_is_repeated_gives_the_same_messages(sqs: Any, fifo: str)
     assert bodies(waited) == ["a3"]
     wrong = {"QueueUrl": fifo, "ReceiveRequestAttemptId": "with space"}
     assert refused(lambda: sqs.receive_message(**wrong))[0] == "InvalidParameterValue"
+
+
+def test_a_receive_can_be_repeated_for_five_minutes(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    async def play() -> None:
+        async with pabal.aio.connect(f"sqlite:{tmp_path}/jobs.db", clock=clock) as mq:
+            service = Service(mq, clock)
+            queue = {"QueueUrl": "http://localhost/000000000000/jobs.fifo"}
+            made = {"QueueName": "jobs.fifo", "Attributes": {"FifoQueue": "true", "VisibilityTimeout": "3600"}}
+            await service.call("CreateQueue", made, Caller(""))
+            for group in ("a", "b", "c"):
+                sent = {**queue, "MessageBody": group, "MessageGroupId": group, "MessageDeduplicationId": group}
+                await service.call("SendMessage", sent, Caller(""))
+
+            async def received(at: Service) -> list[str]:
+                found = await at.call("ReceiveMessage", {**queue, "ReceiveRequestAttemptId": "one"}, Caller(""))
+                return [each["Body"] for each in (found or {}).get("Messages", [])]
+
+            assert await received(service) == ["a"]
+            clock.advance(299)
+            assert await received(service) == await received(Service(mq, clock)) == ["a"]
+            clock.advance(2)
+            assert await received(service) == ["b"]
+            clock.advance(299)
+            assert await received(service) == ["b"]
+            clock.advance(2)
+            assert await received(service) == ["c"]
+
+    anyio.run(play)
 
 
 def test_no_handle_counts_after_its_time(sqs: Any, fifo: str) -> None:

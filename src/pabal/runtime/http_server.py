@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -17,6 +18,7 @@ HEAD_SECONDS = 10.0  # in which the head of a request must have come
 BODY_SECONDS = 60.0  # and its body: the largest one over a slow line
 _GRACE = 5  # seconds for requests under way to end
 _BACKLOG = 2048
+_TICK = 1.0  # seconds
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _CONNECTED, _HEAD, _BODY, _WHOLE = range(4)  # what of a request has come: nothing, some of its head, its head, all
 
@@ -38,14 +40,29 @@ def configured(app: Any, **options: Any) -> Config:
 
 
 class Server(uvicorn.Server):
-    """Ends what waits, such as long polls, before it waits for requests under way."""
+    """Ends what waits, such as long polls, before it waits for requests under way. It looks once a second at most."""
 
     def __init__(self, config: Config, dismiss: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
         self._dismiss = dismiss
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Stop serving; from a signal handler or the event loop."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        self.should_exit = True
+        self.stop()
+
+    async def main_loop(self) -> None:
+        """Serve until a stop. The tick dates the answers; uvicorn has ten in a second, to notice its end."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), _TICK)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._dismiss()

@@ -9,7 +9,6 @@ _PREFIX = "AWS.SimpleQueueService."
 _CODES = {
     "QueueDoesNotExist": (f"{_PREFIX}NonExistentQueue", 400),
     "QueueNameExists": ("QueueAlreadyExists", 400),
-    "QueueDeletedRecently": (f"{_PREFIX}QueueDeletedRecently", 400),
     "PurgeQueueInProgress": (f"{_PREFIX}PurgeQueueInProgress", 403),
     "TooManyEntriesInBatchRequest": (f"{_PREFIX}TooManyEntriesInBatchRequest", 400),
     "EmptyBatchRequest": (f"{_PREFIX}EmptyBatchRequest", 400),

@@ -18,6 +18,8 @@ from pabal.store import Published, Receipt, State
 
 _BATCH = 10
 _LONGEST = 43_200  # seconds of a lease
+_REPEATED = 300.0  # seconds for which a receive can be repeated
+_ATTEMPTS = 10_000  # ids of receives that are remembered
 _TOKEN = 32  # characters of the lease token of a receive that may be repeated
 _ENTRY_ID = re.compile("[A-Za-z0-9_-]{1,80}")
 _SYSTEM = {
@@ -42,6 +44,7 @@ class MessageActions:
     def __init__(self, queues: Directory, clock: Clock) -> None:
         self._queues = queues
         self._clock = clock
+        self._attempts = Attempts(clock)
 
     async def send(self, asked: requests.SendMessage, caller: Caller) -> Result:
         known = await self._queues.of(asked.queue_url)
@@ -93,7 +96,7 @@ class MessageActions:
         if unknown := wanted - _SYSTEM:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)}.")
         visibility = None if asked.visibility_timeout is None else max(0.001, float(asked.visibility_timeout))
-        token = _attempt(asked, known) if known.fifo else ""
+        token = self._attempts.token(asked, known) if known.fifo else ""
         wait = known.number("ReceiveMessageWaitTimeSeconds") if wait is None else wait
         leasing = known.queue.lease(
             asked.max_number_of_messages, visibility=visibility, wait=float(wait), successive=known.fifo, token=token
@@ -239,11 +242,27 @@ def _sent(known: Known, asked: NewMessage, published: Published) -> dict[str, An
     return answer
 
 
-def _attempt(asked: requests.ReceiveMessage, known: Known) -> str:
-    """Return the lease token of a receive that may be repeated, which every gateway finds in the same way."""
-    attempt = asked.receive_request_attempt_id
-    messages.check_word("ReceiveRequestAttemptId", attempt)
-    return messages.content_key(f"{known.queue.name}/{attempt}")[:_TOKEN] if attempt else ""
+class Attempts:
+    """The receives that clients may repeat: for five minutes one id is one receive, then it is another one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun: dict[str, tuple[float, int]] = {}  # by queue and id: when, and how many times before
+
+    def token(self, asked: requests.ReceiveMessage, known: Known) -> str:
+        """Return the lease token of a receive, or '' if it has no id. All gateways find the first one of an id."""
+        attempt = asked.receive_request_attempt_id
+        messages.check_word("ReceiveRequestAttemptId", attempt)
+        if not attempt:
+            return ""
+        name, now = f"{known.queue.name}/{attempt}", self._clock.boot()
+        begun, times = self._begun.pop(name, (now, 0))
+        if now - begun >= _REPEATED:
+            begun, times = now, times + 1
+        self._begun[name] = begun, times
+        if len(self._begun) > _ATTEMPTS:
+            del self._begun[next(iter(self._begun))]
+        return messages.content_key(f"{name}/{times}" if times else name)[:_TOKEN]
 
 
 def _check_visibility(seconds: int | None) -> None:

@@ -138,7 +138,7 @@ async def _beat(server: Server, serving: Address, started: Callable[[], None], c
 @contextmanager
 def _stopping(server: Server, *numbers: signal.Signals) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
-        server.should_exit = True
+        server.stop()
 
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
