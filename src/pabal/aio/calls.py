@@ -69,7 +69,7 @@ class Waiting(asyncio.Future[Answer], Generic[Item, Answer]):
 
 
 class Batcher(Generic[Item, Answer]):
-    """Calls `act` with items, in the order in which they came. Those that come while it runs share the next call.
+    """Calls `act` with items in the order in which they came. Those that come together, or while it runs, share a call.
 
     `act` returns an answer or an exception for each item; what it raises is the answer for all of them. The answers of
     a call wake an event loop once. Answers to tasks that have gone are handed to `unclaimed`.
@@ -87,6 +87,7 @@ class Batcher(Generic[Item, Answer]):
         self._mutex = threading.Lock()
         self._waiting: deque[Waiting[Item, Answer]] = deque()
         self._running = False
+        self._starts_in: asyncio.AbstractEventLoop | None = None  # until the loop has started it
 
     def __len__(self) -> int:
         """Return how many items wait for a call."""
@@ -96,13 +97,23 @@ class Batcher(Generic[Item, Answer]):
         """Hand in an item of so many messages, from a task; return its answer, to be awaited."""
         self._threads.check_open()
         waiting = Waiting[Item, Answer](item, weight)
+        loop = waiting.get_loop()
         with self._mutex:
-            self._threads.check_open()
-            if not self._running:
-                self._threads.start(self._run)
-                self._running = True
             self._waiting.append(waiting)
+            if not self._running or (self._starts_in is not None and self._starts_in.is_closed()):
+                self._running, self._starts_in = True, loop
+                loop.call_soon(self._start)  # not at once: what other tasks add in this turn of the loop goes with it
         return waiting
+
+    def _start(self) -> None:
+        self._starts_in = None
+        try:
+            self._threads.start(self._run)
+        except StoreClosed as exc:
+            with self._mutex:
+                batch, self._running = list(self._waiting), False
+                self._waiting.clear()
+            self._answer(batch, [exc] * len(batch))
 
     def _run(self) -> None:
         """Act on one batch after the other; between two of them, let other calls that wait for a thread go first."""

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
+from random import getrandbits
+from uuid import UUID
 
 import pabal.aio
 from pabal.clock import Clock
@@ -123,7 +124,7 @@ class Gateway:
         path: str = scope["path"]
         if path in ("/healthz", "/readyz", "/metrics"):
             return await self._for_operators(path)
-        request_id = str(uuid4())
+        request_id = str(UUID(int=getrandbits(128), version=4))  # without a system call
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in given.items()}
         target = headers.get("x-amz-target", "")
         form, wants_json = not target, headers.get("accept") == "application/json"

@@ -328,7 +328,7 @@ def _shown(
     system = messages.system_attributes(delivery, caller.region, clock.now()) if wanted else {}
     if system := {name: value for name, value in system.items() if name in wanted or "All" in wanted}:
         shown["Attributes"] = system
-    if attributes_asked := messages.chosen(messages.attributes_out(message), names):
+    if names and (attributes_asked := messages.chosen(messages.attributes_out(message), names)):
         shown["MD5OfMessageAttributes"] = messages.md5_of_attributes(attributes_asked)
         shown["MessageAttributes"] = messages.as_given(attributes_asked)
     return shown
