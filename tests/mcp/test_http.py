@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 import pabal
 from mcp import Client
 from pabal.cli.main import cli
+from pabal.mcp.http import HttpAgents
 from pabal.store import State
 from tests.apps.ignite.table import Served, ignite
 from tests.gateway.conftest import Running, gateway
@@ -279,3 +280,28 @@ def test_an_agent_of_a_team_gets_its_mail_and_asks_the_person(served: Running, t
         run(work)
     finally:
         monitor.stop()
+
+
+@pytest.mark.anyio
+async def test_the_agent_that_was_silent_for_longest_makes_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pabal.mcp.http._MOST_AGENTS", 2)
+    agents = HttpAgents(url, lambda: None)
+    answered: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        answered.append(message)
+
+    async def ask_as(name: str) -> None:
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": []}
+        await agents.serve("key", name, ["look"], lambda queue: True, scope, receive, send, mail=False)
+
+    try:
+        for name in ("ann", "ben", "ann", "cleo"):
+            await ask_as(name)
+        assert [name for _, name, _ in agents._agents] == ["ann", "cleo"]
+        assert [message["status"] for message in answered if "status" in message] == [400] * 4  # no JSON
+    finally:
+        await agents.close()
