@@ -322,3 +322,22 @@ def test_a_server_that_stops_is_shown_and_heals_by_itself(
         screen.until("13", without="! ")
         screen.press("q")
         until(lambda: not screen.is_other())
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_store_that_is_moved_away_is_shown_and_one_in_its_place_too(
+    pabal: Pabal, open_screen: Callable[..., Screen], tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    pabal.url = pabal.env["PABAL_URL"] = f"{kind}:{tmp_path}/here/store"
+    with pabal.connect() as mq:
+        mq.queue("first").publish(1)
+    screen = open_screen()
+    screen.start(shows="> first")
+    (tmp_path / "here").rename(tmp_path / "there")
+    screen.until("! StoreMissing", "> first")
+    (tmp_path / "here").mkdir()
+    with pabal.connect() as mq:
+        mq.queue("second").publish(1)
+    screen.until("> second", without="!")
+    assert "first" not in screen.text()

@@ -24,7 +24,7 @@ from pabal.cli.terminal import Ended, Line, Span, Style, Terminal
 from pabal.cli.text import clean, clip, json_lines, json_text, span, width
 from pabal.cli.verbs import paused_line
 from pabal.clock import SystemClock
-from pabal.connect import Connection, connect
+from pabal.connect import Connection, connect, parse_url
 from pabal.errors import PabalError, StoreError
 from pabal.names import shown_url
 from pabal.queues.documents import entry_document, instant
@@ -72,6 +72,7 @@ class StoreThread(threading.Thread):
         super().__init__(name="pabal-top", daemon=True)  # it may hang in a call of the store when the program ends
         self._mq: Connection | None = mq
         self._url = url
+        self._files = _identity(url)
         self._jobs: deque[Job] = deque()
         self._wanted = threading.Event()
         self._ending = False
@@ -98,30 +99,44 @@ class StoreThread(threading.Thread):
                 self._try(lambda mq, job=job: self.reader.ask(lambda: job(mq)))  # type: ignore[misc]  # binds the job
             answered = self._try(self._overview)
             self._wanted.wait(min(self.reader.rest, _LONGEST_REST) if answered else LOOK_SECONDS)
-        if self._mq is not None:
+        self._close()
+
+    def _close(self) -> None:
+        mq, self._mq = self._mq, None
+        if mq is not None:
             with suppress(PabalError):
-                self._mq.close()
+                mq.close()
 
     def _overview(self, mq: Connection) -> Apply:
         found = self.reader.read(mq)
         return lambda: self.shown(found)
 
     def _try(self, job: Job) -> bool:
-        """Do a job, and pass on what it found, or its error. A store that failed is opened anew."""
+        """Do a job, and pass on what it found, or its error. A store that failed, or was replaced, is opened anew."""
+        if self._mq is not None and _identity(self._url) != self._files:
+            self._close()
         try:
             if self._mq is None:
                 self._mq = self.reader.ask(lambda: connect(self._url, create=False))
+                self._files = _identity(self._url)
             found, answered = job(self._mq), True
         except PabalError as exc:
             error = exc
             found, answered = lambda: self.failed(error), False
-            if isinstance(exc, StoreError) and self._mq is not None:
-                with suppress(PabalError):
-                    self._mq.close()
-                self._mq = None
+            if isinstance(exc, StoreError):
+                self._close()
         self.found.append(found)
         self.woken()
         return answered
+
+
+def _identity(url: str) -> tuple[int, int] | None:
+    """Return what tells the file or folder of a store from another one at its path; None on a server."""
+    try:
+        found = os.stat(parse_url(url)[1])
+    except (OSError, PabalError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 class View(Protocol):
