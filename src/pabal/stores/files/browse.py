@@ -153,8 +153,10 @@ def browse(root: Root, queue: QueueDirectory, state: State, after: str, limit: i
         entry = _corrupt(root, queue, cursor) if slot is None else _entry(root, queue, state, path, slot)
         if entry is not None:
             page.append(entry._replace(cursor=cursor))
-            with suppress(OSError):  # it has moved on
-                size += os.stat(path, follow_symlinks=False).st_size
+            size += len(entry.data)
+            if entry.message is not None:  # else its file was perhaps not read, whatever its size
+                with suppress(OSError):  # it has moved on
+                    size += os.stat(path, follow_symlinks=False).st_size
     if rows and state is not State.INFLIGHT:  # their names change with each extension
         queue.listings[state] = Listing(page[-1].cursor, rows)
     return page
