@@ -28,10 +28,11 @@ T = TypeVar("T")
 
 
 class Trouble(TypedDict):
-    """One reason why a queue needs attention."""
+    """One reason why a queue needs attention, and the state of the messages that it is about, if there are some."""
 
     kind: Literal["bad", "warn"]
     words: str
+    state: Literal["ready", "dead", "corrupt"] | None
 
 
 class QueueRow(QueueFigures):
@@ -168,17 +169,17 @@ def attention(figures: QueueFigures) -> list[Trouble]:
     """Return why a queue needs attention, the worst first."""
     found: list[Trouble] = []
     if figures["fault"]:
-        found.append(Trouble(kind="bad", words="policy cannot be read"))
+        found.append(Trouble(kind="bad", words="policy cannot be read", state=None))
     if figures["dead"]:
-        found.append(Trouble(kind="bad", words=f"{figures['dead']:,} dead"))
+        found.append(Trouble(kind="bad", words=f"{figures['dead']:,} dead", state="dead"))
     if figures["corrupt"]:
-        found.append(Trouble(kind="bad", words=f"{figures['corrupt']:,} corrupt"))
+        found.append(Trouble(kind="bad", words=f"{figures['corrupt']:,} corrupt", state="corrupt"))
     if figures["paused"]:
-        found.append(Trouble(kind="warn", words="paused"))
+        found.append(Trouble(kind="warn", words="paused", state=None))
     waits = figures["oldest_ready_seconds"] or 0.0
     if waits > STUCK:
         words = f"{waits / 60:.0f} min" if waits < 7200 else f"{waits / 3600:.0f} h"
-        found.append(Trouble(kind="warn", words=f"waits for {words}"))
+        found.append(Trouble(kind="warn", words=f"waits for {words}", state="ready"))
     return found
 
 

@@ -33,6 +33,25 @@ def test_a_dead_message_is_found_understood_and_sent_again(emails: pabal.Queue, 
     assert emails.counts()[State.READY] == 1
 
 
+def test_what_needs_attention_leads_to_its_messages_and_back(emails: pabal.Queue, open_page: OpenPage) -> None:
+    fail(emails, "a", "why")
+    page = open_page()
+    page.get_by_role("link", name="1 dead", exact=True).click()
+    page.locator("td.id a").click()
+    page.get_by_role("link", name="emails", exact=True).click()
+    expect(page.get_by_role("link", name="Dead")).to_have_attribute("aria-current", "page")
+    page.get_by_role("checkbox", name="Choose all").check()
+    page.get_by_role("button", name="Redrive to").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Make the 1 chosen message of emails ready again?")
+    page.get_by_role("button", name="Redrive 1").click()
+    expect(page.get_by_role("link", name="Dead")).to_contain_text("0")
+    page.get_by_role("button", name="Redrive all").click()  # nothing to ask about
+    expect(page.get_by_text("No dead messages.")).to_have_count(2)
+    page.goto(page.url.split("#")[0] + "#/")
+    page.get_by_role("searchbox", name="Find a queue").fill("orders")
+    expect(page.get_by_text('No queue has "orders" in its name.')).to_be_visible()
+
+
 def test_all_that_match_are_counted_asked_for_and_redriven(emails: pabal.Queue, open_page: OpenPage) -> None:
     for number in range(7):
         fail(emails, {"number": number}, "SMTP 421" if number % 2 else "no such user")
@@ -128,7 +147,7 @@ def test_a_queue_is_deleted_only_if_its_name_is_typed(
     page = open_page("#/queues/emails/ready")
     expect(page.locator("table.messages tbody tr")).to_have_count(1)
     page.get_by_role("button", name="Delete queue").click()
-    expect(page.get_by_role("dialog")).to_contain_text("1 messages")
+    expect(page.get_by_role("dialog")).to_contain_text("1 message, removed")
     page.get_by_label("Name of the queue").fill("email")
     page.get_by_role("button", name="Delete", exact=True).click()
     expect(page.locator(".toast.bad")).to_contain_text("nothing was deleted")

@@ -3,6 +3,9 @@
 const numbers = new Intl.NumberFormat();
 export const count = (number) => numbers.format(number);
 
+// "1 dead message", "2,000 dead messages".
+export const messages = (number, kind = "") => `${count(number)} ${kind ? `${kind} ` : ""}message${number === 1 ? "" : "s"}`;
+
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "";
   const parts = [[86400, "d"], [3600, "h"], [60, "m"]];

@@ -42,9 +42,9 @@ export class MessagePage {
     }
   }
 
-  head() {
+  head(state = "ready") {
     const base = `#/queues/${encodeURIComponent(this.queue)}`;
-    return el("h1", {}, el("a", { href: "#/" }, "Queues"), " / ", el("a", { href: `${base}/ready` }, this.queue), " / ", el("span.id", {}, visible(this.id)));
+    return el("h1", {}, el("a", { href: "#/" }, "Queues"), " / ", el("a", { href: `${base}/${state}` }, this.queue), " / ", el("span.id", {}, visible(this.id)));
   }
 
   draw(message) {
@@ -54,7 +54,7 @@ export class MessagePage {
     const attributes = Object.keys(message.attributes ?? {}).length ? el("div", {}, el("h2", {}, "Attributes"), bodyView({ created_at: "", body: message.attributes })) : null;
     fill(
       this.element,
-      el("div.row.head", {}, this.head()),
+      el("div.row.head", {}, this.head(message.state)),
       el("p.lead", {}, el(`span.tag.${message.state === "dead" || message.state === "corrupt" ? "bad" : "plain"}`, {}, message.state), ` It ${WORDS[message.state]}. Attempts: ${message.attempt}.`),
       message.failure ? failure(message.failure) : null,
       el("div.row", {}, this.actions(message)),

@@ -2,7 +2,7 @@
 
 import { may, put, queuePath } from "./api.js";
 import { dialog, el, sparkline, toast } from "./dom.js";
-import { count, rate, span } from "./format.js";
+import { count, rate, span, visible } from "./format.js";
 import { FirstNeeds } from "./people.js";
 
 const COLUMNS = [
@@ -58,15 +58,16 @@ export class Overview {
     const shown = this.queues
       .filter((queue) => queue.queue.toLowerCase().includes(this.filter))
       .sort((a, b) => Number(b.attention.length > 0) - Number(a.attention.length > 0) || a.queue.localeCompare(b.queue));
-    this.table.hidden = !this.queues.length;
-    this.empty.hidden = this.queues.length > 0;
+    this.table.hidden = !shown.length;
+    this.empty.hidden = shown.length > 0;
     if (!this.queues.length) {
       this.empty.replaceChildren(
         el("h2", {}, "No queues yet"),
-        el("p", {}, "The first message makes a queue. Send one with the button above, from a shell, or from Python:"),
+        el("p", {}, "The first message makes a queue. Make one with the button above and send a message in its page, or send from a shell:"),
         el("pre.body", {}, "pabal publish jobs '{\"hello\": \"world\"}'"),
       );
     }
+    else if (!shown.length) this.empty.replaceChildren(el("p", {}, `No queue has "${visible(this.filter)}" in its name.`));
     const wanted = shown.map((queue) => this.row(queue));
     if (wanted.some((row, at) => this.body.children[at] !== row) || this.body.childElementCount !== wanted.length) this.body.replaceChildren(...wanted);
   }
@@ -81,8 +82,10 @@ export class Overview {
     if (row.dataset.shown === text) return row;
     row.dataset.shown = text;
     const link = (state) => `#/queues/${encodeURIComponent(queue.queue)}/${state}`;
+    const [first] = COLUMNS.find(([state]) => queue[state]) ?? COLUMNS[0];
+    const tag = ({ kind, words, state }) => (state ? el(`a.tag.${kind}`, { href: link(state) }, words) : el(`span.tag.${kind}`, {}, words));
     row.replaceChildren(
-      el("th", { scope: "row" }, el("a", { href: link("ready") }, queue.queue), queue.attention.map(({ kind, words }) => el(`span.tag.${kind}`, {}, words))),
+      el("th", { scope: "row" }, el("a", { href: link(first) }, queue.queue), queue.attention.map(tag)),
       ...COLUMNS.map(([state]) => el("td.number", {}, queue[state] ? el("a", { href: link(state), class: state === "dead" ? "bad" : "" }, count(queue[state])) : el("span.zero", {}, "0"))),
       el("td.number", {}, span(queue.oldest_ready_seconds)),
       el("td.number", {}, rate(queue.in_rate)),

@@ -2,7 +2,7 @@
 
 import { each, get, may, post, queuePath, remove } from "./api.js";
 import { dialog, el, fill, toast } from "./dom.js";
-import { ago, count, size, visible } from "./format.js";
+import { ago, count, messages, size, visible } from "./format.js";
 import { askSend } from "./send.js";
 import { askPolicy } from "./policy.js";
 import { askRedrive, redriveWords, runRedrive } from "./redrive.js";
@@ -53,7 +53,7 @@ export class QueuePage {
       ? [
           this.pauseButton,
           el("button", { type: "button", onclick: () => askPolicy(this.queue) }, "Policy"),
-          REMOVABLE.includes(this.state) ? el("button.danger", { type: "button", onclick: () => this.removeAll() }, "Remove …") : null,
+          REMOVABLE.includes(this.state) ? el("button.danger", { type: "button", onclick: () => this.removeAll() }, this.search ? "Remove all that match …" : "Remove all …") : null,
           el("button.danger", { type: "button", onclick: () => this.deleteQueue() }, "Delete queue …"),
         ]
       : [];
@@ -171,7 +171,7 @@ export class QueuePage {
     this.bulk.replaceChildren(
       el("strong", {}, `${count(this.chosen.size)} chosen`),
       this.state === "dead" ? act("Redrive", ".primary", () => this.redrive({ ids }, ids.length)) : "",
-      this.state === "dead" ? act("Redrive to …", "", () => this.askRedrive({ ids }, ids.length, `the ${count(ids.length)} chosen messages`)) : "",
+      this.state === "dead" ? act("Redrive to …", "", () => this.askRedrive({ ids }, ids.length, `the ${messages(ids.length, "chosen")}`)) : "",
       REMOVABLE.includes(this.state) ? act("Remove …", ".danger", () => this.askRemove({ ids }, ids.length)) : "",
     );
   }
@@ -189,7 +189,8 @@ export class QueuePage {
   async redriveAll() {
     await this.tried(async () => {
       const [selection, total] = await this.counted("redrive", "dead");
-      const which = this.search ? `the ${count(total)} dead messages that fit "${this.search}"` : `all ${count(total)} dead messages`;
+      if (!total) return toast(this.nothing());
+      const which = this.search ? `the ${messages(total, "dead")} that fit "${this.search}"` : `all ${messages(total, "dead")}`;
       await this.askRedrive(selection, total, which);
     });
   }
@@ -209,13 +210,15 @@ export class QueuePage {
 
   async removeAll() {
     await this.tried(async () => {
-      await this.askRemove(...(await this.counted("remove", this.state)));
+      const [selection, total] = await this.counted("remove", this.state);
+      if (!total) return toast(this.nothing());
+      await this.askRemove(selection, total);
     });
   }
 
   async askRemove(selection, total) {
-    const which = selection.ids ? "chosen" : this.search ? `that fit "${this.search}"` : "";
-    const answer = await dialog("Remove messages", [el("p", {}, `Remove ${count(total)} ${this.state} messages ${which} of ${this.queue} for good? This cannot be undone.`)], [
+    const which = selection.ids ? " chosen" : this.search ? ` that fit "${this.search}"` : "";
+    const answer = await dialog("Remove messages", [el("p", {}, `Remove ${messages(total, this.state)}${which} of ${this.queue} for good? This cannot be undone.`)], [
       { label: "Cancel", value: "" },
       { label: `Remove ${count(total)}`, value: "yes", kind: "danger" },
     ]);
@@ -233,7 +236,7 @@ export class QueuePage {
 
   async askDelete(now) {
     const held = STATES.reduce((sum, [state]) => sum + (state === "done" ? 0 : now[state]), 0);
-    const words = held ? `It has ${count(held)} messages, which are removed with it.` : "It has no messages.";
+    const words = held ? `It has ${messages(held)}, removed with it.` : "It has no messages.";
     const typed = el("input", { autocomplete: "off", "aria-label": "Name of the queue" });
     const answer = await dialog("Delete the queue", [el("p", {}, `Delete ${this.queue} with its policy? ${words} This cannot be undone. Type its name to be sure:`), typed], [
       { label: "Cancel", value: "" },
