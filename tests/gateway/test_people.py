@@ -162,11 +162,15 @@ def test_a_team_is_shown_as_its_command_shows_it_with_what_each_agent_has_in_han
                 [found] = client("list_teams")["teams"]
                 return next(each for each in found["report"]["agents"] if each["name"] == "worker")
 
-            found = until(lambda: (each := worker())["hand"] and each["ready"] == 1 and each["presence"] and each)
-            [hand] = found["hand"]
+            def at_work() -> Any:
+                """Return the hand of the worker; the monitor notes its presence and the time some moments later."""
+                found = worker()
+                presence = (found["presence"] or {}).get("presence")
+                noted = presence in ("busy", "away", "stale") and all(hand["since"] for hand in found["hand"])
+                return found["hand"] if noted and found["ready"] == 1 else None
+
+            [hand] = until(at_work)
             assert (hand["type"], hand["sender"], hand["attempt"]) == ("user_goal", "user", 1)
-            assert found["presence"]["presence"] in ("busy", "away", "stale")
-            until(lambda: worker()["hand"][0]["since"])  # the monitor notes it some moments later
 
             def same() -> bool:
                 [shown], [line] = client("list_teams")["teams"], printed(tmp_path, "ignite", "status", "--json")

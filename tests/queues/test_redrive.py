@@ -210,3 +210,15 @@ def test_a_rate_is_kept_in_small_steps(rate: float | None, sizes: list[int]) -> 
     found = list(lots([str(number) for number in range(250)], rate))
     assert [len(part) for part, _ in found] == sizes
     assert sum(seconds for _, seconds in found) == pytest.approx(250 / rate if rate else 0.0)
+
+
+def test_a_schema_changed_a_moment_ago_counts(mq: Connection, jobs: Queue, slow: Queue) -> None:
+    id = let_die(jobs)
+    assert slow.policy.body_schema is None  # now known for a second
+    Queue("slow", mq.store).configure(Policy(body_schema={"type": "string"}, on_invalid="dead-letter"))
+    found = redrive(jobs, [id], slow)
+    assert found.ids == [] and "does not fit the schema of slow" in found.kept[id]
+    slow.publish(1, id="m1")  # this handle knows the schema now
+    assert slow.counts()[State.DEAD] == 1 and slow.revive(["m1"]) == []
+    Queue("slow", mq.store).configure(Policy())
+    assert slow.revive(["m1"]) == ["m1"]

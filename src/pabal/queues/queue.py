@@ -523,6 +523,7 @@ class Queue(Local, Generic[Body]):
 
         One that died because its body does not fit the schema of the queue, and still does not, stays dead.
         """
+        self.read_policy()
         if self._effective().check is not None:
             ids = [id for id in ids if not self.still_unfit(id)]
         return self.store.revive(self.name, ids)
@@ -598,6 +599,11 @@ class Queue(Local, Generic[Body]):
     def policy(self) -> Policy:
         """The effective policy: read again at most once a second, so that a change reaches running consumers."""
         return self._effective().policy
+
+    def read_policy(self) -> Policy:
+        """Read the policy again, and return it: an act of an operator follows a change of a moment ago too."""
+        self._effective.forget()
+        return self.policy
 
     def configure(self, policy: Policy) -> None:
         """Give this queue a policy, for all its users. A paused queue stays paused."""

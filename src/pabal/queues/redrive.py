@@ -54,7 +54,7 @@ class _Move:
         self._target = target
         self._store = store
         self._clock = clock
-        self._window = target.policy.dedup_window
+        self._window = target.read_policy().dedup_window
 
     def some(self, ids: Sequence[str]) -> dict[str, str]:
         """Move messages, with two commits for all of them; return for each that stays where it is why."""

@@ -16,9 +16,13 @@ def bound_socket(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         bound = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only if the protocol is given
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STUCK * 1000)
-        bound.bind(address)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STUCK * 1000)
+            bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
     except OSError as exc:
         raise InvalidInput(f"cannot serve at {host} port {port}: {exc.strerror}") from exc
     return bound
