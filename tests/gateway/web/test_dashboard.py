@@ -180,6 +180,14 @@ def test_hostile_bodies_are_shown_as_text(emails: pabal.Queue, open_page: OpenPa
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
+def test_text_that_nobody_would_see_is_shown(emails: pabal.Queue, open_page: OpenPage) -> None:
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "no")
+    emails.publish({"text": f"pay{hidden}"}, id="h1", type="a\u061cb", headers={"x": "soft\u00adhyphen"})
+    page = open_page("#/queues/emails/message/h1")
+    for words in ("pay\\U000e006e\\U000e006f", "a\\u061cb", "soft\\u00adhyphen"):
+        expect(page.locator("section")).to_contain_text(words)
+
+
 def test_figures_are_live_and_a_stop_is_shown_and_healed(
     emails: pabal.Queue, shown: Running, open_page: OpenPage
 ) -> None:

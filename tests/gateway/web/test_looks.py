@@ -69,3 +69,21 @@ def test_nothing_is_wider_than_the_page(shop: pabal.Connection, open_page: OpenP
         page.goto(f"{page.url.partition('#')[0]}#/{path}")
         expect(page.locator(ready).first).to_be_attached()
         assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+
+
+def test_a_phone_shows_the_whole_overview(shop: pabal.Connection, open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page(viewport={"width": 390, "height": 780})
+    expect(page.locator("table.queues tbody tr")).to_have_count(5)
+    expect(page.locator("#live-text")).to_have_text("live")
+    assert page.evaluate("(at => at.scrollWidth - at.clientWidth)(document.querySelector('.scroll'))") == 0
+    heads = page.locator("table.queues thead th:visible")
+    assert heads.all_inner_texts() == ["Queue", "Ready", "In flight", "Delayed", "Dead"]
+    thumbnails = page.get_by_role("row").filter(has_text="thumbnails")
+    expect(thumbnails.locator(".narrow")).to_contain_text("oldest")
+    tops = page.evaluate("[...document.querySelectorAll('nav a:not([hidden])')].map(link => link.offsetTop)")
+    assert len(tops) == 5 and len(set(tops)) == 1  # one line, from Queues to Search
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+        ratio, words = page.evaluate(CONTRAST)
+        assert ratio >= 4.5, (scheme, words)
+        shoot(page, f"phone-{scheme}", tmp_path)

@@ -33,5 +33,9 @@ export function size(bytes) {
 export const rate = (number) => (number === 0 ? "·" : `${number >= 10 ? count(Math.round(number)) : number.toFixed(1)}/s`);
 
 // Characters that reorder or hide text are shown by their numbers.
-const ODD = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
-export const visible = (text) => text.replace(ODD, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const ODD = /(?![\t\n\r])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
+export const visible = (text) =>
+  text.replace(ODD, (letter) => {
+    const number = letter.codePointAt(0).toString(16);
+    return number.length > 4 ? `\\U${number.padStart(8, "0")}` : `\\u${number.padStart(4, "0")}`;
+  });

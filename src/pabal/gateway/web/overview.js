@@ -31,7 +31,7 @@ export class Overview {
     this.table = el(
       "table.queues",
       {},
-      el("thead", {}, el("tr", {}, el("th", {}, "Queue"), COLUMNS.map(([, words]) => el("th.number", {}, words)), el("th.number", {}, "Oldest"), el("th.number", {}, "In"), el("th.number", {}, "Out"), el("th.number", { title: "Consumers that hold messages of it now" }, "Held by"), el("th.wide", {}, "Last hour"))),
+      el("thead", {}, el("tr", {}, el("th", {}, "Queue"), COLUMNS.map(([, words]) => el("th.number", {}, words)), el("th.number.wide", {}, "Oldest"), el("th.number.wide", {}, "In"), el("th.number.wide", {}, "Out"), el("th.number.wide", { title: "Consumers that hold messages of it now" }, "Held by"), el("th.wide", {}, "Last hour"))),
       this.body,
     );
     this.element = el(
@@ -85,16 +85,26 @@ export class Overview {
     const [first] = COLUMNS.find(([state]) => queue[state]) ?? COLUMNS[0];
     const tag = ({ kind, words, state }) => (state ? el(`a.tag.${kind}`, { href: link(state) }, words) : el(`span.tag.${kind}`, {}, words));
     row.replaceChildren(
-      el("th", { scope: "row" }, el("a", { href: link(first) }, queue.queue), queue.attention.map(tag)),
+      el("th", { scope: "row" }, el("a", { href: link(first) }, queue.queue), queue.attention.map(tag), el("small.narrow", {}, glance(queue))),
       ...COLUMNS.map(([state]) => el("td.number", {}, queue[state] ? el("a", { href: link(state), class: state === "dead" ? "bad" : "" }, count(queue[state])) : el("span.zero", {}, "0"))),
-      el("td.number", {}, span(queue.oldest_ready_seconds)),
-      el("td.number", {}, rate(queue.in_rate)),
-      el("td.number", {}, rate(queue.out_rate)),
-      el("td.number", {}, queue.consumers ? count(queue.consumers) : el("span.zero", {}, "0")),
+      el("td.number.wide", {}, span(queue.oldest_ready_seconds)),
+      el("td.number.wide", {}, rate(queue.in_rate)),
+      el("td.number.wide", {}, rate(queue.out_rate)),
+      el("td.number.wide", {}, queue.consumers ? count(queue.consumers) : el("span.zero", {}, "0")),
       el("td.wide", {}, sparkline(queue.line, `${queue.queue}: messages in and out of each minute of the last hour`)),
     );
     return row;
   }
+}
+
+// What the columns that a phone has no room for say.
+function glance(queue) {
+  const parts = [];
+  if (queue.oldest_ready_seconds !== null) parts.push(`oldest ${span(queue.oldest_ready_seconds)}`);
+  if (queue.in_rate) parts.push(`in ${rate(queue.in_rate)}`);
+  if (queue.out_rate) parts.push(`out ${rate(queue.out_rate)}`);
+  if (queue.consumers) parts.push(`held by ${count(queue.consumers)}`);
+  return parts.join(" · ");
 }
 
 async function create() {
