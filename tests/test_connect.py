@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pabal
-from pabal.connect import parse_url
+from pabal.connect import absolute_topics, parse_url
 from pabal.errors import InvalidUrl, StoreClosed, StoreFailed, StoreMissing
 
 
@@ -218,3 +218,18 @@ def test_a_path_may_be_written_in_every_usual_form(tmp_path: Path, monkeypatch: 
             mq.queue("jobs").publish("x")
         with pabal.connect(url, create=False) as mq:
             assert len(mq.queue("jobs").lease()) == 1 and (tmp_path / file).is_file(), url
+
+
+def test_topics_have_the_same_place_for_a_process_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert absolute_topics("sqlite:a%20b.db") == f"sqlite:{tmp_path}/a%20b.db"
+    assert absolute_topics("sqlite:~/a.db") == f"sqlite:{tmp_path}/a.db"
+    assert absolute_topics("sqlite:///var/a.db") == "sqlite:/var/a.db"
+    assert absolute_topics("kafka://one:9092,two:9092") == "kafka://one:9092,two:9092"
+    found = absolute_topics("kafka://one:9092?timeout=5&config=my%20kafka.conf")
+    assert found == f"kafka://one:9092?timeout=5&config={tmp_path}/my%20kafka.conf"
+    with pytest.raises(InvalidUrl, match=r"sqlite:path\.db"):
+        absolute_topics("sqlite:")

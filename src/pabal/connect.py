@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from pabal.clock import Clock, SystemClock, iso_stamp
 from pabal.durable import make_dirs, translated
@@ -377,6 +377,15 @@ def url_at(url: str, place: Path) -> str:
     parts = split_url(url)
     options = "&".join(part for part in parts.query.split("&") if part and not part.startswith(("db=", "bodies=")))
     return f"{parts.scheme}:{quote(os.fspath(place))}" + (f"?{options}" if options else "")
+
+
+def absolute_topics(url: str) -> str:
+    """Return the URL of topics with absolute paths, for a process that runs in another folder."""
+    parts = split_url(url)
+    if parts.scheme == "sqlite":
+        return f"sqlite:{quote(os.path.abspath(database_path(url)))}"
+    options = [(name, os.path.abspath(text) if name == "config" else text) for name, text in options_in(parts)]
+    return parts._replace(query=urlencode(options, quote_via=quote, safe="/")).geturl()
 
 
 def database_path(url: str) -> Path:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from pabal.cli.main import cli
 from pabal.errors import InvalidInput
-from pabal.gateway.serve import Address, serve
+from pabal.gateway.serve import Settings, serve
 from pabal.gateway.signature import Key, Keys, Request, read_keys
 from pabal.gateway.sqs.errors import SqsError
 from pabal.testing import ManualClock
@@ -27,12 +27,19 @@ SECRET = "a secret of forty characters or so, here"
 KEY = Key("PABALKEY", SECRET, "shop", ("orders-*",), ("send", "look"))
 
 
-def signed(body: bytes = b"{}", *, secret: str = SECRET, key: str = KEY.access_key, query: bool = False) -> Request:
+def signed(
+    body: bytes = b"{}",
+    *,
+    secret: str = SECRET,
+    key: str = KEY.access_key,
+    query: bool = False,
+    expires: int = 3600,
+) -> Request:
     """Return a request as botocore signs it, at the time that its clock says."""
     url = "http://127.0.0.1:9324/000000000000/a%20b?x=1&b=%ED%95%9C&a="
     asked = AWSRequest("POST", url, {"X-Amz-Target": "AmazonSQS.ListQueues"}, body)
-    kind = SigV4QueryAuth if query else SigV4Auth
-    kind(Credentials(key, secret), "sqs", "eu-west-1").add_auth(asked)
+    scope = Credentials(key, secret), "sqs", "eu-west-1"
+    (SigV4QueryAuth(*scope, expires=expires) if query else SigV4Auth(*scope)).add_auth(asked)
     made = asked.prepare()
     _, _, rest = made.url.partition("127.0.0.1:9324")
     path, _, text = rest.partition("?")
@@ -77,6 +84,24 @@ def test_a_signature_proves_the_key_the_time_and_every_part(query: bool) -> None
     assert caught.value.code == "RequestExpired"
 
 
+def test_a_signed_url_counts_for_the_time_that_it_says() -> None:
+    clock = now()
+    keys = Keys([KEY], clock)
+    short, long = (signed(b"", query=True, expires=seconds) for seconds in (60, 3600))
+    clock.advance(50)
+    assert keys.verified(short) is KEY
+    clock.advance(50)
+    with pytest.raises(SqsError) as caught:
+        keys.verified(short)
+    assert caught.value.code == "RequestExpired"
+    clock.advance(3000)
+    assert keys.verified(long) is KEY
+    for seconds in (0, 604_801):
+        with pytest.raises(SqsError) as caught:
+            keys.verified(signed(b"", query=True, expires=seconds))
+        assert caught.value.code == "IncompleteSignature"
+
+
 def test_keys_are_made_listed_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "keys"
 
@@ -98,7 +123,7 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="chmod 600"):
         read_keys(path)
     with pytest.raises(InvalidInput, match="gateway-keys add"):
-        serve(Address(url="memory:", host="0.0.0.0"), print)
+        serve(Settings(url="memory:", host="0.0.0.0"), print)
 
 
 def test_a_gateway_with_keys_serves_those_who_have_them_and_nobody_else(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The gateway beside a manager: `pabal up` starts it, keeps it running, and leaves none behind."""
 
+import json
 import os
 import re
 import signal
@@ -63,6 +64,22 @@ def test_up_serves_clients_of_sqs_and_ends_with_its_gateway(manager: Running, tm
     assert not answers(where)
     with pytest.raises(ProcessLookupError):
         os.kill(gateway, 0)
+
+
+def test_the_gateway_shows_the_topics_of_the_variable_by_a_path_of_this_folder(tmp_path: Path) -> None:
+    with pabal.connect_topics(f"sqlite:{tmp_path}/my events.db") as topics:
+        topics.topic("orders").create(partitions=1)
+    env = {**os.environ, "PABAL_TOPICS": "sqlite:my%20events.db"}
+    manager = Running(tmp_path, *PORT, env=env, gateway=True)
+    try:
+        manager.wait_until_up()
+        until(lambda: answers(address(manager)))
+        token = gateway_token(tmp_path / ".pabal")
+        asked = urllib.request.Request(f"{address(manager)}/topics", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            assert [topic["topic"] for topic in json.load(answer)["topics"]] == ["orders"]
+    finally:
+        manager.end()
 
 
 def test_up_has_a_dashboard_whose_token_stays_the_same(manager: Running, tmp_path: Path) -> None:

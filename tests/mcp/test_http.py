@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 import pabal
 from mcp import Client
+from pabal.cli.exits import Exit
 from pabal.cli.main import cli
 from pabal.mcp.http import HttpAgents
 from pabal.store import State
@@ -56,6 +59,23 @@ def jobs(url: str) -> Iterator[pabal.Queue]:
 
 def token_of(running: Running) -> str:
     return running.dashboard.partition("token=")[2]
+
+
+def test_without_the_extra_both_ways_say_what_to_install(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = "raise ModuleNotFoundError(\"No module named 'mcp'\", name='mcp')\n"
+    (tmp_path / "mcp.py").write_text(missing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    remedy = "needs mcp: install Pabal with its extra 'mcp' (README, Extras)"
+    with gateway(url, tmp_path / "log") as running:
+        head = {"Authorization": f"Bearer {token_of(running)}"}
+        answer = httpx2.post(f"{running.address}/mcp", json=PROBE, headers=head)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (501, f"/mcp {remedy}")
+    program = "from pabal.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "mcp", "--url", url]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == Exit.EXTRA and done.stderr == f"pabal: ExtraMissing: pabal mcp {remedy}\n"
 
 
 @asynccontextmanager

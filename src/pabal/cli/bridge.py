@@ -10,6 +10,7 @@ import click
 
 from pabal.cli.exits import end_with_nothing
 from pabal.cli.session import (
+    TOPICS_VARIABLE,
     help_if_alone,
     known_topic,
     opened,
@@ -35,7 +36,7 @@ Make: TypeAlias = Callable[[Connection, TopicConnection], Worker | Consumer]
 
 
 @click.group("bridge", invoke_without_command=True)
-@topics_option(envvar="PABAL_TOPICS")
+@topics_option(envvar=TOPICS_VARIABLE)
 @click.pass_context
 def bridge(ctx: click.Context) -> None:
     """Carry messages between queues and topics.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pabal.cli.places import places_beside
-from pabal.cli.session import command, current_topics, current_url, json_option, topics_option
+from pabal.cli.session import TOPICS_VARIABLE, command, current_topics, current_url, json_option, topics_option
 from pabal.cli.text import clean, json_text, table
 from pabal.errors import ExtraMissing, InvalidInput
 
@@ -122,7 +122,7 @@ def remove(path: Path, access_key: str) -> None:
 
 
 @command("gateway")
-@topics_option(envvar="PABAL_TOPICS", otherwise="the store itself, if it is SQLite")
+@topics_option(envvar=TOPICS_VARIABLE, otherwise="the store itself, if it is SQLite")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to serve at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9324, show_default=True, help="0 takes a free one.")
 @click.option(
@@ -157,7 +157,7 @@ def gateway(
     /_aws/sqs/messages, which shows messages without leasing them.
     """
     try:
-        from pabal.gateway.serve import Address, serve
+        from pabal.gateway.serve import Settings, serve
     except ImportError as exc:
         raise ExtraMissing(
             f"pabal gateway needs {exc.name}: install Pabal with its extra 'gateway' (README, Extras)"
@@ -166,7 +166,7 @@ def gateway(
 
     places = partial(places_beside, teams, homes, _folder(current_url()))
     places()  # once before anybody waits: it loads the applications
-    serving = Address(
+    settings = Settings(
         url=current_url(),
         host=host,
         port=port,
@@ -181,7 +181,7 @@ def gateway(
         person=_person(),
     )
     with log_lines("gateway"):
-        serve(serving, _tell)
+        serve(settings, _announce)
 
 
 def _topics_beside(url: str) -> str:
@@ -216,7 +216,7 @@ def _folder(url: str) -> Path:
     return path.absolute().parent if scheme in ("sqlite", "file", "hybrid", "mailbox") else Path.cwd()
 
 
-def _tell(address: str, token: str) -> None:
+def _announce(address: str, token: str) -> None:
     """Print where to look at the queues, and where SQS is served. A token that was given is not printed."""
     shown = "" if os.environ.get(TOKEN_VARIABLE) else token
     click.echo(f"dashboard at {address}/{f'?token={shown}' if shown else ''}")

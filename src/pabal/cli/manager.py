@@ -16,10 +16,11 @@ import click
 
 from pabal.cli.exits import Exit
 from pabal.cli.gateway import HEARTBEAT_VARIABLE, TOKEN_VARIABLE
-from pabal.cli.session import help_if_alone, json_option, own_argv
+from pabal.cli.session import TOPICS_VARIABLE, help_if_alone, json_option, own_argv
 from pabal.cli.text import clean, json_text, redraw_line, short_path, span
 from pabal.cli.work import load
 from pabal.clock import SystemClock
+from pabal.connect import absolute_topics
 from pabal.durable import make_dirs, replace_whole
 from pabal.errors import InvalidConfig
 from pabal.policy.policy import document_of
@@ -271,6 +272,8 @@ def up(root: Path | None, path: Path | None, **options: Any) -> None:
             gateway = {"gateway": plan.address or f"none: {plan.reason}"}
             variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
             variables[HEARTBEAT_VARIABLE] = str((found.root / HEARTBEAT).absolute())
+            if plan.address and (topics := os.environ.get(TOPICS_VARIABLE)):
+                variables[TOPICS_VARIABLE] = absolute_topics(topics)  # the gateway runs in the data root
             if plan.address and found.gateway_keys is None:
                 variables[TOKEN_VARIABLE] = token = gateway_token(found.root)
                 # What is printed elsewhere than on a terminal is kept, and others may read it.

@@ -70,7 +70,7 @@ def mcp(
     try:
         from pabal.mcp.stdio import serve_stdio
     except ImportError as exc:
-        raise ExtraMissing(f"pabal mcp needs {exc.name}: pip install 'pabal[mcp]'") from exc
+        raise ExtraMissing(f"pabal mcp needs {exc.name}: install Pabal with its extra 'mcp' (README, Extras)") from exc
     from pabal.runtime.logs import log_lines
 
     if sys.stdin.isatty():

@@ -22,6 +22,7 @@ from pabal.topic_store import check_topic
 from pabal.topics.topic import Topic
 
 DEFAULT_URL = "sqlite:.pabal/pabal.db"
+TOPICS_VARIABLE = "PABAL_TOPICS"
 _URL = "pabal.url"
 _TOPICS = "pabal.topics"
 

@@ -131,7 +131,7 @@ class StoreThread(threading.Thread):
 
 
 def _identity(url: str) -> tuple[int, int] | None:
-    """Return what tells the file or folder of a store from another one at its path; None on a server."""
+    """Return the device and inode of a store, which differ if it was replaced; None on a server."""
     try:
         found = os.stat(parse_url(url)[1])
     except (OSError, PabalError):
@@ -238,10 +238,10 @@ class App:
         fault = self._fault
         if (silent := self.store.reader.silent()) >= PATIENCE:
             fault = silence_fault(silent)
-        told = f"{self.overview['at'][11:19]} UTC" if self.overview["at"] else "reading …"
-        room = columns - width(told) - 1
+        clock = f"{self.overview['at'][11:19]} UTC" if self.overview["at"] else "reading …"
+        room = columns - width(clock) - 1
         title = clip(f"pabal top  {self.place}", room) if room > 8 else ""
-        head: list[Line] = [[Span(title + " " * (room - width(title)), "bold"), Span(" " + told, "soft")]]
+        head: list[Line] = [[Span(title + " " * (room - width(title)), "bold"), Span(" " + clock, "soft")]]
         if fault:
             head.append([Span(f"! {clean(fault)}", "bad")])
         note = self._note if self._note.text else Span(view.hint, "soft")
@@ -591,7 +591,7 @@ class MessagesView:
 
 
 def _moved(row: QueueRow | None) -> object:
-    """Return what tells whether the messages of a queue changed."""
+    """Return the figures that change when the messages of a queue do."""
     return None if row is None else [row[state.value] for state in _STATES] + [row["published"], row["acked"]]
 
 

@@ -13,7 +13,15 @@ import click
 from pabal import jsontext
 from pabal.cli.exits import end_with_nothing, unwinding_on_sigterm
 from pabal.cli.publish import content, source
-from pabal.cli.session import help_if_alone, json_option, known_topic, opened_topics, topic_argument, topics_option
+from pabal.cli.session import (
+    TOPICS_VARIABLE,
+    help_if_alone,
+    json_option,
+    known_topic,
+    opened_topics,
+    topic_argument,
+    topics_option,
+)
 from pabal.cli.stores import report
 from pabal.cli.text import clean, fitted, glance, json_text, span, table
 from pabal.cli.values import FOREVER, duration, lasting, pair, patience, unique
@@ -33,7 +41,7 @@ _POLL = 0.5  # seconds between reads of `tail --follow`
 
 
 @click.group("topic", invoke_without_command=True)
-@topics_option(envvar="PABAL_TOPICS")
+@topics_option(envvar=TOPICS_VARIABLE)
 @click.pass_context
 def topic(ctx: click.Context) -> None:
     """Topics: logs that many groups read, each at its own pace.

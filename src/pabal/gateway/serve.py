@@ -27,8 +27,8 @@ _IDLE = 75  # seconds for which a connection without a request is kept
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
-    """Where a gateway serves, and what."""
+class Settings:
+    """Where a gateway serves, what it shows, and who may use it."""
 
     url: str
     host: str = "127.0.0.1"
@@ -41,39 +41,39 @@ class Address:
     token: str = ""  # of the dashboard, if there are no keys; empty: one that nobody can guess
     places: FindPlaces = tuple  # the teams and kingdoms beside the store
     agents: Callable[[], Agents] = no_agents  # serves MCP
-    person: str = "somebody"  # who answers their questions, if there are no keys
+    person: str = "somebody"  # the responder of answers to questions, if there are no keys
 
 
-def serve(serving: Address, started: Callable[[str, str], None]) -> None:
+def serve(settings: Settings, started: Callable[[str, str], None]) -> None:
     """Serve until a signal; `started` is called with the address and the token when the gateway answers."""
-    if serving.keys is None and not is_loopback(serving.host):
+    if settings.keys is None and not is_loopback(settings.host):
         raise InvalidInput(
-            f"{serving.host} can be reached from elsewhere, and nobody would have to prove who they are: make keys with"
+            f"{settings.host} can be reached from other machines, and clients would need no key: make keys with"
             " `pabal gateway-keys add --keys FILE`, and give --keys FILE"
         )
     clock = SystemClock()
-    known = None if serving.keys is None else read_keys(serving.keys)
-    if 0 < len(serving.token) < TOKEN_LENGTH:
+    known = None if settings.keys is None else read_keys(settings.keys)
+    if 0 < len(settings.token) < TOKEN_LENGTH:
         raise InvalidInput(f"a token has {TOKEN_LENGTH} characters or more, so that nobody can guess it")
-    token = "" if known is not None else serving.token or secrets.token_urlsafe(24)
+    token = "" if known is not None else settings.token or secrets.token_urlsafe(24)
     access = Access(known if known is not None else [Key(LOCAL, token, LOCAL)], clock)
     keys = None if known is None else Keys(known, clock)
-    with closing(bound_socket(serving.host, serving.port)) as bound:
-        asyncio.run(_run(serving, access, keys, bound, lambda address: started(address, token), clock))
+    with closing(bound_socket(settings.host, settings.port)) as bound:
+        asyncio.run(_run(settings, access, keys, bound, lambda address: started(address, token), clock))
 
 
 async def _run(
-    serving: Address,
+    settings: Settings,
     access: Access,
     keys: Keys | None,
     bound: socket.socket,
     started: Callable[[str], None],
     clock: Clock,
 ) -> None:
-    async with pabal.aio.connect(serving.url, consumer="gateway") as mq:
-        people = People(serving.places, serving.person)
-        agents = AgentMount(serving.agents, access, read_only=serving.read_only)
-        origins = Origins(hosts=(serving.host, *serving.hosts), any_host=keys is not None)
+    async with pabal.aio.connect(settings.url, consumer="gateway") as mq:
+        people = People(settings.places, settings.person)
+        agents = AgentMount(settings.agents, access, read_only=settings.read_only)
+        origins = Origins(hosts=(settings.host, *settings.hosts), any_host=keys is not None)
         gateway = Gateway(
             mq,
             clock,
@@ -82,21 +82,21 @@ async def _run(
             people,
             agents,
             keys=keys,
-            read_only=serving.read_only,
-            topics=serving.topics,
-            heartbeat=serving.heartbeat,
+            read_only=settings.read_only,
+            topics=settings.topics,
+            heartbeat=settings.heartbeat,
         )
         options = {"ws": "none", "limit_concurrency": _CONNECTIONS, "timeout_keep_alive": _IDLE}
         server = Server(configured(gateway, **options), gateway.dismiss)
-        telling = asyncio.create_task(_tell(server, address_of("http", serving.host, bound), started))
+        announcing = asyncio.create_task(_announce(server, address_of("http", settings.host, bound), started))
         gateway.begin()
         try:
             await server.serve([bound])
         finally:
-            telling.cancel()
+            announcing.cancel()
             await gateway.close()
 
 
-async def _tell(server: Server, address: str, started: Callable[[str], None]) -> None:
+async def _announce(server: Server, address: str, started: Callable[[str], None]) -> None:
     await server.serves()
     started(address)

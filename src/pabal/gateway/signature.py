@@ -22,6 +22,7 @@ from pabal.jsontext import pretty
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _WINDOW = 15 * 60  # seconds that the clocks of client and gateway may differ
+_LONGEST = 7 * 86400  # seconds for which a URL may be signed
 _ANY_SECRET = "no such key"  # compared with, so that an unknown key takes as long as a wrong secret
 # What a key may do, and the actions of each right.
 RIGHTS: Mapping[str, frozenset[str]] = {
@@ -76,6 +77,10 @@ class Key(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tru
         if not any(action in RIGHTS.get(right, ()) for right in self.rights):
             return False
         return not queue or self.may_use(queue)
+
+    def rights_left(self, *, read_only: bool) -> list[str]:
+        """Return its rights at a gateway; one that is read-only leaves `look` alone."""
+        return [right for right in self.rights if right == "look" or not read_only]
 
     def may_use(self, queue: str) -> bool:
         """Return whether this is one of its queues."""
@@ -161,8 +166,11 @@ class Keys:
         except ValueError as exc:
             raise SqsError("IncompleteSignature", f"X-Amz-Date is no date: {given.date:.40}") from exc
         late = self._clock.now() - signed_at
-        if not -_WINDOW <= late <= max(_WINDOW, given.lifetime):
-            raise SqsError("RequestExpired", f"The request was signed at {given.date}, more than 15 minutes from now.")
+        if not -_WINDOW <= late <= given.lifetime:
+            raise SqsError(
+                "RequestExpired",
+                f"The request was signed at {given.date}, and counts for {given.lifetime:g} seconds from then.",
+            )
         if given.scope[0] != given.date[:8]:
             raise SqsError("SignatureDoesNotMatch", "The date of the credential is not that of the request.")
 
@@ -176,7 +184,7 @@ class _Given(NamedTuple):
     signature: str
     date: str
     in_query: bool
-    lifetime: float = 0.0
+    lifetime: float = _WINDOW  # seconds; a URL that is signed says its own
 
 
 def _signed_in_header(request: Request) -> _Given | None:
@@ -196,7 +204,9 @@ def _signed_in_query(request: Request) -> _Given | None:
     if found.get("X-Amz-Algorithm") != _ALGORITHM:
         return None
     try:
-        lifetime = min(float(found.get("X-Amz-Expires", "900")), 7 * 86400.0)
+        lifetime = float(found.get("X-Amz-Expires", "900"))
+        if not 1 <= lifetime <= _LONGEST:
+            raise ValueError(f"X-Amz-Expires is from 1 to {_LONGEST}")
         credential, headers = found["X-Amz-Credential"], found["X-Amz-SignedHeaders"]
         given = _given(credential, headers, found["X-Amz-Signature"], found["X-Amz-Date"], in_query=True)
     except (KeyError, ValueError) as exc:

@@ -141,6 +141,7 @@ class _Joined:
         self._transport = transport
         self._loop = loop
         self._parts: list[bytes] = []
+        self.is_closing = transport.is_closing  # asked for several times in each request
 
     def write(self, data: bytes) -> None:
         if not self._parts:

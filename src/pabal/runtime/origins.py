@@ -42,7 +42,7 @@ class Origins:
         if not self.any_host and not self.host_allowed(host):
             return "HostRefused", f"nothing here is called {host!r:.80}: start with --allow-host"
         if not self.origin_allowed(None if origin is None else origin.decode("latin-1"), host):
-            return "OriginRefused", "pages of other sites may not call, except those of --allow-origin"
+            return "OriginRefused", "pages of other sites may not call"
         return "", ""
 
     def host_allowed(self, host: str) -> bool:

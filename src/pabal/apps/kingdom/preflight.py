@@ -66,7 +66,8 @@ def check_general(home: Home, manifest: Manifest) -> list[Finding]:
     if manifest.default_repo and not shutil.which("git", path=home.variables.get("PATH")):
         found.append(Finding(f"{manifest.name}: git", "there is no program git", "install it"))
     if manifest.schedules and find_spec("cronsim") is None:
-        found.append(Finding(f"{manifest.name}: schedules", "cronsim is missing", "pip install 'pabal[kingdom]'"))
+        remedy = "install Pabal with its extra 'kingdom' (README, Extras)"
+        found.append(Finding(f"{manifest.name}: schedules", "cronsim is missing", remedy))
     return found
 
 
@@ -79,7 +80,8 @@ def _check_tokens(home: Home) -> Iterator[Finding]:
         yield Finding(f"token {name}", problem, "see docs/howto/slack.md", warning=True)
     if home.variables.get(slack.bot_token_variable):
         if find_spec("slack_sdk") is None:
-            yield Finding("slack-sdk", "it is not installed", "pip install 'pabal[slack]'")
+            remedy = "install Pabal with its extra 'slack' (README, Extras)"
+            yield Finding("slack-sdk", "it is not installed", remedy)
         problem = "" if home.default_channel else "no channel is configured: notices to people fail"
         yield Finding("default channel", problem, "set slack.default_channel in config/king.yaml")
 

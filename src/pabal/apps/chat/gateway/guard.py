@@ -38,7 +38,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> RequestRefused | None:
         code, reason = self._origins.refusal(dict(scope["headers"]))
         if code:
-            return RequestRefused(403, code, reason)
+            way = ", except those of --allow-origin" if code == "OriginRefused" else ""
+            return RequestRefused(403, code, reason + way)
         if scope["path"].startswith(SOCKETS):
             return self._no_room(scope)
         return None
