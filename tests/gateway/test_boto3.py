@@ -312,3 +312,10 @@ def test_both_sides_see_the_same_queue(sqs: Any, place: Path, queue: str) -> Non
         "list": {"DataType": "String.json", "StringValue": "[1]"},
         "traceparent": {"DataType": "String", "StringValue": "00-2"},
     }
+    with pabal.connect(f"sqlite:{place}/jobs.db") as mq:  # a receipt of one side is one of the other
+        mq.queue(name).ack(first["ReceiptHandle"])
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=second["ReceiptHandle"])
+        mq.queue(name).publish("c")
+        [third] = mq.queue(name).lease()
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=str(third.receipt))
+        assert mq.queue(name).counts()[pabal.State.DONE] == 4

@@ -12,6 +12,7 @@ import pytest
 
 import pabal
 import pabal.aio
+from pabal.clock import SystemClock
 from pabal.gateway.sqs.directory import Caller
 from pabal.gateway.sqs.service import Service
 from pabal.testing import ManualClock
@@ -148,6 +149,34 @@ def test_a_receive_can_be_repeated_for_five_minutes(tmp_path: Path) -> None:
             assert await received(service) == ["b"]
             clock.advance(2)
             assert await received(service) == ["c"]
+
+    anyio.run(play)
+
+
+def test_a_receive_is_repeated_without_what_was_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        async with pabal.aio.connect(f"sqlite:{tmp_path}/jobs.db") as mq:
+            service = Service(mq, SystemClock())
+            queue = {"QueueUrl": "http://localhost/000000000000/jobs.fifo"}
+            made = {"QueueName": "jobs.fifo", "Attributes": {"FifoQueue": "true"}}
+            await service.call("CreateQueue", made, Caller(""))
+            for body in ("a", "b"):
+                sent = {**queue, "MessageBody": body, "MessageGroupId": body, "MessageDeduplicationId": body}
+                await service.call("SendMessage", sent, Caller(""))
+            asked = {**queue, "MaxNumberOfMessages": 2, "ReceiveRequestAttemptId": "one"}
+            await service.call("ReceiveMessage", asked, Caller(""))
+            lease = pabal.aio.Queue.lease
+
+            async def lease_and_lose_the_first(self: Any, *given: Any, **options: Any) -> Any:
+                found = await lease(self, *given, **options)
+                await self.ack_many([found[0].receipt])
+                return found
+
+            monkeypatch.setattr(pabal.aio.Queue, "lease", lease_and_lose_the_first)
+            found = await service.call("ReceiveMessage", asked, Caller("")) or {}
+            assert [each["Body"] for each in found["Messages"]] == ["b"]
 
     anyio.run(play)
 

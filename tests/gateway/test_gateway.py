@@ -1,5 +1,6 @@
 """Gateways as processes: killed, several on one store, clients that go away, a stop in the middle; move tasks."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -10,8 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 import pabal
+import pabal.aio
+from pabal.gateway.sqs.directory import Directory
 from pabal.store import State
+from pabal.testing import ManualClock
 from tests.gateway.conftest import Running, client_of, gateway
 from tests.waiting import until
 
@@ -141,3 +147,40 @@ def test_dead_letters_are_moved_back_with_a_rate_and_can_be_cancelled(sqs: Any, 
             raise AssertionError("no such queue")
         except sqs.exceptions.ResourceNotFoundException:
             pass
+
+
+def test_a_queue_that_one_gateway_made_is_there_for_the_other_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/jobs.db"
+    with gateway(url, tmp_path / "log") as one, gateway(url, tmp_path / "log2") as two:
+        first, second = client_of(one.address), client_of(two.address)
+        for name in ("a", "b", "c"):
+            second.list_queues()
+            made = first.create_queue(QueueName=name)["QueueUrl"]
+            second.send_message(QueueUrl=made, MessageBody=name)
+            arn = f"arn:aws:sqs:eu-west-1:000000000000:{name}"
+            redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+            second.create_queue(QueueName=f"{name}-source", Attributes={"RedrivePolicy": redrive})
+
+
+@pytest.mark.anyio
+async def test_what_was_read_before_a_change_is_not_remembered_after_it(tmp_path: Path) -> None:
+    async with pabal.aio.connect(f"sqlite:{tmp_path}/jobs.db") as mq:
+        await mq.queue("old").create()
+        known = Directory(mq, ManualClock())
+        queues = mq.queues
+        read, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> list[str]:
+            names = await queues()
+            read.set()
+            await go_on.wait()
+            return names
+
+        mq.queues = slow  # type: ignore[method-assign]
+        looking = asyncio.create_task(known.names())
+        await read.wait()
+        await mq.queue("old").delete(force=True)
+        known.forget("old")
+        go_on.set()
+        assert await looking == {"old"}
+        assert await known.names() == set()

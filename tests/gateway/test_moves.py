@@ -1,5 +1,6 @@
 """Message move tasks of gateways that are killed, stopped or started again, and of queues that refuse a message."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
+from botocore.exceptions import ClientError
 
 import pabal
 import pabal.aio
@@ -48,13 +50,17 @@ class Site(NamedTuple):
         )
 
 
+def redrive(queue: str) -> str:
+    return json.dumps({"deadLetterTargetArn": f"{ARN}{queue}", "maxReceiveCount": 1})
+
+
 @contextmanager
 def site(place: Path) -> Iterator[Site]:
     url = f"sqlite:{place}/jobs.db"
     with gateway(url, place / "one.log") as one, gateway(url, place / "two.log") as two, pabal.connect(url) as mq:
         sqs = client_of(one.address)
-        for name in ("dead", "jobs"):
-            sqs.create_queue(QueueName=name)
+        sqs.create_queue(QueueName="dead")
+        sqs.create_queue(QueueName="jobs", Attributes={"RedrivePolicy": redrive("dead")})
         ids = {answer.id for answer in mq.queue("dead").publish_many([str(number) for number in range(MANY)])}
         yield Site(one, two, mq, ids)
 
@@ -118,3 +124,84 @@ def test_a_receive_whose_client_has_gone_leaves_the_messages_to_others(tmp_path:
             await service.close()
 
     anyio.run(play)
+
+
+def test_the_end_of_a_task_is_noted_when_the_store_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach, failures = pabal.aio.Queue.attach, iter([False, True, True])  # added; then the first note, and the end
+
+    async def attach_or_fail(self: Any, *given: Any) -> None:
+        if next(failures, False):
+            raise pabal.StoreFailed("the disk does not answer")
+        await attach(self, *given)
+
+    async def play() -> None:
+        async with pabal.aio.connect(f"sqlite:{tmp_path}/jobs.db") as mq:
+            service, here = Service(mq, SystemClock()), Caller("http://localhost")
+            for name, attributes in (("dead", {}), ("jobs", {"RedrivePolicy": redrive("dead")})):
+                await service.call("CreateQueue", {"QueueName": name, "Attributes": attributes}, here)
+            monkeypatch.setattr(pabal.aio.Queue, "attach", attach_or_fail)
+            await service.call("StartMessageMoveTask", {"SourceArn": f"{ARN}dead"}, here)
+
+            async def status() -> str:
+                found = await service.call("ListMessageMoveTasks", {"SourceArn": f"{ARN}dead"}, here) or {}
+                return str(found["Results"][0]["Status"])
+
+            with anyio.fail_after(60):
+                while await status() == "RUNNING":
+                    await anyio.sleep(0.05)
+            assert await status() == "FAILED"
+            await service.close()
+
+    anyio.run(play)
+
+
+def test_a_destination_that_is_gone_fails_the_task_and_is_not_made_again(tmp_path: Path) -> None:
+    with site(tmp_path) as found:
+        sqs = client_of(found.one.address)
+        gone = sqs.create_queue(QueueName="gone", Attributes={"RedrivePolicy": redrive("dead")})["QueueUrl"]
+        for _ in range(MANY):
+            [delivery] = found.mq.queue("dead").lease()
+            delivery.ack()
+        sqs.send_message(QueueUrl=gone, MessageBody="x")
+        [message] = sqs.receive_message(QueueUrl=gone)["Messages"]
+        sqs.change_message_visibility(QueueUrl=gone, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+        until(lambda: found.mq.queue("dead").counts()[State.READY] == 1)
+        sqs.delete_queue(QueueUrl=gone)
+        sqs.start_message_move_task(SourceArn=f"{ARN}dead")
+        until(lambda: found.status(found.one)["Status"] == "FAILED")
+        assert "gone does not exist" in found.status(found.one)["FailureReason"]
+        assert found.mq.queue("dead").counts()[State.READY] == 1
+        assert "gone" not in found.mq.queues()
+
+
+def test_a_task_needs_a_dead_letter_queue_and_another_queue_of_the_same_type(tmp_path: Path) -> None:
+    with site(tmp_path) as found:
+        client_of(found.one.address).create_queue(QueueName="a.fifo", Attributes={"FifoQueue": "true"})
+        for source, target in (("jobs", "dead"), ("dead", "dead"), ("dead", "a.fifo")):
+            with pytest.raises(ClientError) as caught:
+                found.start(SourceArn=f"{ARN}{source}", DestinationArn=f"{ARN}{target}")
+            assert caught.value.response["Error"]["Code"] == "InvalidParameterValue"
+
+
+def test_a_message_keeps_its_deduplication_id_when_it_is_moved(tmp_path: Path) -> None:
+    with gateway(f"sqlite:{tmp_path}/jobs.db", tmp_path / "log") as served:
+        sqs = client_of(served.address)
+        fifo = {"FifoQueue": "true"}
+        dead = sqs.create_queue(QueueName="dead.fifo", Attributes=fifo)["QueueUrl"]
+        attributes = {**fifo, "RedrivePolicy": redrive("dead.fifo")}
+        jobs = sqs.create_queue(QueueName="jobs.fifo", Attributes=attributes)["QueueUrl"]
+        sqs.send_message(QueueUrl=jobs, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="once")
+
+        def received(url: str) -> str:
+            asked = {"QueueUrl": url, "WaitTimeSeconds": 20, "MessageSystemAttributeNames": ["All"]}
+            [message] = sqs.receive_message(**asked)["Messages"]
+            sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+            key: str = message["Attributes"]["MessageDeduplicationId"]
+            return key
+
+        assert received(jobs) == "once"
+        assert received(dead) == "once"
+        sqs.start_message_move_task(SourceArn=f"{ARN}dead.fifo")
+        assert received(jobs) == "once"

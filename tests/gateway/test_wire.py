@@ -12,9 +12,11 @@ from xml.etree import ElementTree
 
 import botocore.session
 import pytest
+from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 from botocore.validate import ParamValidator
 
+import pabal
 from tests.gateway.conftest import Running
 
 SPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
@@ -121,6 +123,8 @@ def test_a_look_leases_nothing(served: Running, queue: str, sqs: Any) -> None:
         status, _, body = fetch(f"{served.address}/_aws/sqs/messages?QueueUrl={queue}", accept="application/json")
         found = json.loads(body)["ReceiveMessageResponse"]["ReceiveMessageResult"]["Message"]
         assert status == 200 and [each["Body"] for each in found] == ["seen"]
+        attributes = {each["Name"]: each["Value"] for each in found[0]["Attribute"]}
+        assert attributes["ApproximateReceiveCount"] == "0" and "ApproximateFirstReceiveTimestamp" not in attributes
     _, _, body = fetch(f"{served.address}/_aws/sqs/messages/eu-west-1/0/{queue.rpartition('/')[2]}?ShowDelayed=true")
     assert texts(ElementTree.fromstring(body), "Body") == ["seen", "later"]
     assert fetch(f"{served.address}/_aws/sqs/messages?QueueUrl=none")[0] == 400
@@ -250,3 +254,52 @@ def test_what_is_no_request_is_refused_and_serving_goes_on(served: Running, queu
     half.close()
     sqs.send_message(QueueUrl=queue, MessageBody="still there")
     assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "still there"
+
+
+def test_values_that_no_number_and_no_reader_can_hold_are_refused(served: Running, queue: str, sqs: Any) -> None:
+    source = "arn:aws:sqs:eu-west-1:000000000000:other"
+    long, deep = "1" * 5000, '{"a":' * 100_000
+    for name, value in (
+        ("DelaySeconds", long),
+        ("RedriveAllowPolicy", deep),
+        ("RedrivePolicy", deep),
+        ("RedrivePolicy", json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": long})),
+        ("RedrivePolicy", json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": "\N{SUPERSCRIPT TWO}"})),
+    ):
+        with pytest.raises(ClientError) as caught:
+            sqs.set_queue_attributes(QueueUrl=queue, Attributes={name: value})
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400, name
+    of_queue = b"&QueueUrl=" + queue.encode() + b"&"
+    for text in (
+        b"Action=GetQueueAttributes" + of_queue + b"AttributeName." + long.encode() + b"=All",
+        b"Action=SendMessageBatch" + of_queue + b".".join([b"SendMessageBatchRequestEntry.1"] * 20_000) + b"=x",
+        b"Action=SendMessage" + of_queue + b"MessageBody=\xff\xfe",
+        b"Action=TagQueue" + of_queue + b"Tag.1.Key=a&Tag.1.Value.x=b&Tag.01.Key=c&Tag.01.Value.x=b",
+    ):
+        assert fetch(served.address, text)[0] == 400
+    assert "Messages" not in sqs.receive_message(QueueUrl=queue)
+
+
+def test_a_trace_header_that_is_no_text_is_refused_before_the_message_is_stored(
+    served: Running, queue: str, sqs: Any
+) -> None:
+    trace = {"AWSTraceHeader": {"DataType": "Binary", "BinaryValue": "abc"}}  # no base64, which boto3 would not send
+    asked = {"QueueUrl": queue, "MessageBody": "x", "MessageSystemAttributes": trace}
+    assert fetch(served.address, json.dumps(asked).encode(), x_amz_target="AmazonSQS.SendMessage")[0] == 400
+    assert "Messages" not in sqs.receive_message(QueueUrl=queue)
+
+
+def test_attributes_of_the_library_that_only_look_like_those_of_sqs_are_shown_as_json(
+    served: Running, queue: str, sqs: Any
+) -> None:
+    attributes: dict[str, Any] = {
+        "binary": {"DataType": "Binary", "BinaryValue": "abc"},
+        "empty": {"DataType": "Number", "StringValue": None},
+        "type": {"DataType": 5, "BinaryValue": "eA=="},
+    }
+    with pabal.connect(served.url) as mq:
+        mq.queue(queue.rpartition("/")[2]).publish("x", attributes=attributes)
+    [message] = sqs.receive_message(QueueUrl=queue, MessageAttributeNames=["All"])["Messages"]
+    shown = message["MessageAttributes"]
+    assert {name: json.loads(value["StringValue"]) for name, value in shown.items()} == attributes
+    assert {value["DataType"] for value in shown.values()} == {"String.json"}

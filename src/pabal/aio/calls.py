@@ -135,9 +135,8 @@ class Batcher(Generic[Item, Answer]):
         with self._mutex:
             while self._waiting and (not batch or weight + self._waiting[0].weight <= _MOST):
                 waiting = self._waiting.popleft()
-                waiting.begun = (
-                    True  # before the look, so that a task that cancels it and finds it not begun can be sure
-                )
+                # Set before the look: a task that cancels it and finds it not begun can be sure.
+                waiting.begun = True
                 if not waiting.cancelled():
                     batch.append(waiting)
                     weight += waiting.weight

@@ -1,4 +1,4 @@
-"""The application of the gateway: its paths, the sizes and rights of requests, and requests whose client has gone."""
+"""The application of the gateway: finds the part that a request is for, and serves SQS and the pages of operators."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from random import getrandbits
-from uuid import UUID
 
 import pabal.aio
 from pabal.clock import Clock
 from pabal.errors import PabalError, TooLarge
-from pabal.gateway import looking
 from pabal.gateway.api.access import Access
 from pabal.gateway.api.people import People
 from pabal.gateway.api.server import ApiServer
@@ -24,7 +22,7 @@ from pabal.gateway.signature import RIGHTS, Key, Keys, Request
 from pabal.gateway.sqs import wire
 from pabal.gateway.sqs.directory import Caller
 from pabal.gateway.sqs.errors import SqsError, error_of
-from pabal.gateway.sqs.service import Service
+from pabal.gateway.sqs.service import LOOK_PATH, Service
 from pabal.gateway.sqs.wire import Call, Written
 from pabal.queues.metrics import queues_metrics
 from pabal.queues.prometheus import prometheus_text
@@ -41,8 +39,8 @@ _PLAIN = {"content-type": "text/plain; charset=utf-8"}
 class Gateway:
     """Serves SQS, the dashboard and the HTTP interface, as an ASGI application.
 
-    SQS is at `/`, with its look at `/_aws/sqs/messages`; agents are at `/mcp`; for operators there are `/healthz`,
-    `/readyz`, `/metrics`.
+    SQS is at `/`, and shows messages without leasing them at `/_aws/sqs/messages`; agents are at `/mcp`; for operators
+    there are `/healthz`, `/readyz`, `/metrics`.
     """
 
     def __init__(
@@ -76,8 +74,8 @@ class Gateway:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        if told := self._refusal(scope, headers):
-            written = Written(403, _PLAIN, f"{told}\n".encode())
+        if reason := self._refusal(scope, headers):
+            written = Written(403, _PLAIN, f"{reason}\n".encode())
         elif self._api.takes(scope):
             await self._api(scope, receive, send)
             return
@@ -95,12 +93,12 @@ class Gateway:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else written.body})
 
     def begin(self) -> None:
-        """Go on with what other gateways have left, unless this one only shows."""
+        """Take over the move tasks of gateways that have ended, unless this one only shows."""
         if not self._read_only:
             self._service.begin()
 
     async def close(self) -> None:
-        """End what goes on in the background."""
+        """End the work in the background."""
         self._api.close()
         await self._agents.close()
         await self._service.close()
@@ -112,7 +110,7 @@ class Gateway:
         self._agents.dismiss()
 
     def _refusal(self, scope: Scope, given: Mapping[bytes, bytes]) -> str:
-        """Return why a request is refused that a page made: of another site, or to a Host that is not ours."""
+        """Return why a request is refused: a page of another site made it, or its Host is not ours. Else ''."""
         site = given.get(b"sec-fetch-site")
         if site is not None and site not in (b"none", b"same-origin"):
             # A link of another page may open the dashboard, which is the same for everybody and sends no cookie then.
@@ -124,7 +122,7 @@ class Gateway:
         path: str = scope["path"]
         if path in ("/healthz", "/readyz", "/metrics"):
             return await self._for_operators(path)
-        request_id = str(UUID(int=getrandbits(128), version=4))  # without a system call
+        request_id = _new_request_id()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in given.items()}
         target = headers.get("x-amz-target", "")
         form, wants_json = not target, headers.get("accept") == "application/json"
@@ -135,9 +133,11 @@ class Gateway:
                 scope["method"], scope.get("raw_path", b"").decode("latin-1") or path, query, headers, body
             )
             key = self._keys.verified(request) if self._keys is not None else None
-            if path.startswith(looking.PATH):
-                return await self._look(path, query, key, request_id, wants_json=wants_json)
             base = f"{scope['scheme']}://{headers.get('host', '')}"
+            if path.startswith(LOOK_PATH):
+                caller = Caller(base, _region(headers), *_rights(key))
+                shown = Call("ReceiveMessage", {}, form=True, wants_json=wants_json)
+                return wire.write_answer(shown, await self._service.look(path, query, caller), request_id)
             call = _call(request, target, base, path)
             if not call.action:
                 return wire.write_unknown_operation(request_id)
@@ -163,14 +163,6 @@ class Gateway:
         if self._read_only and action not in RIGHTS["look"]:
             raise SqsError("AccessDeniedException", f"This gateway only shows: {action} is not allowed.")
 
-    async def _look(self, path: str, query: str, key: Key | None, request_id: str, *, wants_json: bool) -> Written:
-        name = looking.name_asked(path, query)
-        if key is not None and not key.allows("LookAtMessages", name):
-            raise SqsError("AccessDeniedException", f"The key {key.access_key} may not look at {name}.")
-        found = await looking.look(self._mq, name, query)
-        call = Call("ReceiveMessage", {}, form=True, wants_json=wants_json)
-        return wire.write_answer(call, found, request_id)
-
     async def _for_operators(self, path: str) -> Written:
         if path == "/healthz":
             return Written(200, _PLAIN, b"ok\n")
@@ -190,15 +182,24 @@ class Gateway:
 
 
 def _call(request: Request, target: str, base: str, path: str) -> Call:
-    """Read the action and its parameters, whichever protocol they are in."""
+    """Read the action and its parameters, in either protocol."""
     if target:
         return wire.read_json(target, request.body)
     of_queue = path.strip("/")
-    text = "&".join(part for part in (request.query, request.body.decode("utf-8", "replace")) if part)
+    try:
+        text = "&".join(part for part in (request.query, request.body.decode()) if part)
+    except UnicodeDecodeError as exc:
+        raise SqsError("MalformedQueryString", f"The form is no UTF-8: {exc}") from exc
     call = wire.read_form(text, f"{base}/{of_queue}" if of_queue else "", request.headers.get("accept", ""))
     if of_queue and call.action in ("CreateQueue", "ListQueues"):
         raise SqsError("InvalidAction", f"The action {call.action} is not valid for this endpoint.")
     return call
+
+
+def _new_request_id() -> str:
+    """Return an id in the form of a UUID. It names a line of the log, and is no secret."""
+    text = f"{getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def _region(headers: Mapping[str, str]) -> str:

@@ -45,7 +45,7 @@ class Waits:
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def while_there(self, receive: Receive, act: Awaitable[T]) -> T:
-        """Return what a call gives; raise ClientGone if its client goes, or Stopping if the gateway is stopped."""
+        """Return the result of a call; raise ClientGone if its client goes, or Stopping if the gateway is stopped."""
         acting = asyncio.ensure_future(act)
         going = asyncio.ensure_future(client_gone(receive))
         self._tasks.add(acting)

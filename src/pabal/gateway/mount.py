@@ -1,4 +1,4 @@
-"""Agents at `/mcp`: who they are by their key, before another package serves them."""
+"""Agents at `/mcp`: finds out by its key which agent calls, and hands the request to the package that serves it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Agents(Protocol):
 
 
 def no_agents() -> Agents:
-    """Refuse: whoever made the gateway gave it nothing that serves agents."""
+    """Refuse: this gateway was made without a package that serves agents."""
     raise ExtraMissing("this gateway serves no agents: install Pabal with its extra 'mcp' (README, Extras)")
 
 
@@ -92,14 +92,14 @@ class AgentMount:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> tuple[int, str]:
         """Serve a request; return a status and a reason if it is refused, else 0."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        # A cookie is none of an agent's: only a page would send one.
+        # Only the Authorization counts: a cookie would come from a page, not from an agent.
         key = self._access.key_of({"authorization": headers.get("authorization", "")}, "")
         if key is None:
             if self._access.local:
                 return 401, "send `Authorization: Bearer TOKEN`, with the token of the dashboard"
             return 401, "send `Authorization: Bearer KEY:SECRET`, with a key of this gateway"
         mail = scope["path"] == MAIL
-        rights = [right for right in key.rights if right == "look" or not self._read_only]
+        rights = key.rights_left(read_only=self._read_only)
         if mail and rights == ["look"]:
             return 403, "this key or this gateway only shows, and mail is for its agent alone"
         if not rights:

@@ -223,13 +223,14 @@ class Settler:
         """Apply verdicts in one commit, and log the failures."""
         outcomes = self._store.settle(settlements, durable=self._effective().policy.durable_acks)
         for (receipt, verdict), outcome in zip(settlements, outcomes, strict=True):
-            if outcome is Outcome.APPLIED:
+            if outcome is Outcome.APPLIED and verdict.failure is not None:
                 log_failure(receipt, verdict)
         return outcomes
 
     def done(self, then: Sequence[Draft] = ()) -> Done:
         """Return the verdict of an ack, with its follow-ups."""
-        return self._effective().done._replace(then=tuple(with_copies(then)))
+        done = self._effective().done
+        return done._replace(then=tuple(with_copies(then))) if then else done
 
     def failure(self, code: str, reason: str, attempt: int, before: Failure | None = None) -> Failure:
         """Return a failure at this time; `before` is the one of the attempt before, which it keeps."""

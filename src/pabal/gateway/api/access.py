@@ -64,7 +64,11 @@ class Access:
     def _by_cookie(self, text: str, name: str) -> Key | None:
         # Read by hand: http.cookies drops all cookies behind one of another program that it cannot read.
         pairs = (part.strip().partition("=") for part in text.split(";"))
-        value = next((value for found, _, value in pairs if found == name), "")
+        # A browser may have two cookies of this name, one of them set for a domain above or by a gateway before.
+        keys = (self._signed_in(value) for found, _, value in pairs if found == name)
+        return next((key for key in keys if key is not None), None)
+
+    def _signed_in(self, value: str) -> Key | None:
         try:
             access_key, end, signature = value.rsplit(".", 2)
             key = self._keys[access_key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -103,12 +104,13 @@ class Calls:
     async def show_queue(self, queue: str) -> Document:
         """Show a queue with its policy."""
         await self._known(queue)
+        at = self._clock.now()  # before the count: an act with this time takes nothing that was not counted
         figures = await self._mq.threads(self._figures, queue)
         try:
             policy = document_of(await self._mq.queue(queue).policy())
         except InvalidPolicy:
             policy = None
-        return {**figures, "policy": policy, "at": iso_stamp(self._clock.now())}
+        return {**figures, "policy": policy, "at": iso_stamp(round(at, 3))}
 
     @call("PUT", "/queues/{queue}", "manage", types.Created)
     async def create_queue(self, queue: str) -> Document:
@@ -328,8 +330,12 @@ class Calls:
         self, source: pabal.aio.Queue, state: State, given: types.Selection, most: int = _SLICE
     ) -> Document:
         """Return the ids of a slice of the selection, where the next slice begins, and the time before which it is."""
-        before = self._clock.now() if given.before is None else given.before.timestamp()
-        bound = iso_stamp(before)
+        # Rounded as stores round the time of a death: else what was counted a moment ago might be left alone.
+        before = round(self._clock.now() if given.before is None else given.before.timestamp(), 3)
+        try:
+            bound = iso_stamp(before)
+        except (OverflowError, ValueError) as exc:
+            raise InvalidInput(f"before: a time in UTC of the years 1 to 9999; found {given.before}") from exc
         if given.ids is msgspec.UNSET:
             ids, after = await self._mq.threads(
                 _look, source.blocking, state, given.search, given.after, most, _id_of, before
@@ -343,7 +349,8 @@ class Calls:
             raise InvalidInput("after is the `next` of another answer; found one that is none of the ids")
         first = wanted.index(given.after) + 1 if given.after else 0
         part = wanted[first : first + (most if most < _SLICE else len(wanted))]
-        ids = await self._mq.threads(lambda: [id for id in part if _is_in(source.blocking, id, state)])
+        until = math.inf if given.before is None else before
+        ids = await self._mq.threads(lambda: [id for id in part if _is_in(source.blocking, id, state, until)])
         return {"ids": ids, "next": part[-1] if first + len(part) < len(wanted) else None, "before": bound}
 
 
@@ -386,9 +393,9 @@ async def _settled(queue: str, receipts: list[str], settle: Callable[[str], Awai
     return {"settled": len(receipts)}
 
 
-def _is_in(queue: Queue, id: str, state: State) -> bool:
+def _is_in(queue: Queue, id: str, state: State, before: float) -> bool:
     entry = queue.find(id)
-    return entry is not None and entry.state is state
+    return entry is not None and entry.state is state and _since(entry) <= before
 
 
 def _id_of(entry: Entry) -> str:
@@ -430,10 +437,10 @@ def _look(
 
 
 def _since(entry: Entry) -> float:
-    """Return when a message came or, if it is dead, when it died."""
+    """Return when a message came or, if it is dead, when it died, in whole milliseconds."""
     if entry.state is State.DEAD and entry.failure is not None:
-        return entry.failure.at
-    return entry.message.created_at if entry.message is not None else 0.0
+        return round(entry.failure.at, 3)
+    return round(entry.message.created_at, 3) if entry.message is not None else 0.0
 
 
 def _texts(entry: Entry) -> Iterator[str]:

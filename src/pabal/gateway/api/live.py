@@ -1,4 +1,4 @@
-"""The stream of figures: they are read once a second for all who watch, and a store that is silent is a fault.
+"""The stream of figures: read once a second for all watching clients. A store that does not answer is a fault.
 
 A look that does not return is reported while it goes on, so one that hangs costs one thread and one connection.
 """
@@ -108,14 +108,14 @@ class Live:
     async def _answer(self, call: Callable[[], T]) -> T | None:
         """Return what a call of the store gives; show a fault if it fails, and while it does not answer."""
         calling = asyncio.ensure_future(self._threads(call))
-        shown_at, told = time.monotonic(), False
+        shown_at, shown_silent = time.monotonic(), False
         while not calling.done():
             await asyncio.wait([calling], timeout=PATIENCE / 4)
             silent, now = self._reader.silent(), time.monotonic()
-            is_news = silent >= PATIENCE and not told
+            is_news = silent >= PATIENCE and not shown_silent
             if calling.done() or not (is_news or now - shown_at >= _EVERY):
                 continue
-            shown_at, told = now, silent >= PATIENCE
+            shown_at, shown_silent = now, silent >= PATIENCE
             if silent >= PATIENCE:
                 await self._show_fault(silence_fault(silent))
             else:  # it answers, and has many queues

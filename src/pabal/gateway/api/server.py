@@ -99,7 +99,7 @@ class Refused(Exception):
 
 
 class _Asked(NamedTuple):
-    """A request: its call with the values of the path, or a path that is none."""
+    """A request. `cookie` is the name of the cookie of this gateway, `secure` whether the request came over TLS."""
 
     method: str
     path: str
@@ -252,7 +252,7 @@ class ApiServer:
 
     def _session(self, asked: _Asked) -> Answer:
         key = self._access.key_of(asked.headers, asked.cookie)
-        rights = [] if key is None else [r for r in key.rights if r == "look" or not self._read_only]
+        rights = [] if key is None else key.rights_left(read_only=self._read_only)
         found = {"signed_in": key is not None, "local": self._access.local, "rights": rights}
         return Answer(200, jsontext.encode({**found, "name": key.name if key else "", "read_only": self._read_only}))
 
@@ -298,7 +298,7 @@ class ApiServer:
         act = call.act(self._calls, *values.values(), *arguments)
         result = await (self._waits.while_there(receive, act) if call.waits else act)
         if isinstance(result, bytes):
-            # Whoever sent it chose what is in it: it is kept as a file, and never shown by a browser as a page.
+            # The sender chose what is in it: a browser saves it as a file, and never shows it as a page.
             name = re.sub(r"[^A-Za-z0-9._-]", "_", values["id"])[:100]
             kept = {"content-type": "application/octet-stream", "content-disposition": f'attachment; filename="{name}"'}
             return Answer(200, result, {**_JSON, **kept, "content-security-policy": "default-src 'none'; sandbox"})
@@ -313,18 +313,18 @@ class ApiServer:
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_events(self, key: Key, send: Send) -> None:
-        told: types.People | None = None
+        sent: types.People | None = None
         async with aclosing(self._live.watch()) as figures:
             async for found in figures:
                 people = self._people.glance() if _has_all(key) else None
-                if people != told:
-                    text, told = b"event: people\ndata: " + jsontext.encode(people) + b"\n\n", people
+                if people != sent:
+                    text, sent = b"event: people\ndata: " + jsontext.encode(people) + b"\n\n", people
                     await send({"type": "http.response.body", "body": text, "more_body": True})
                 text = b"event: alive\ndata:\n\n" if found is None else self._event(found, key)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
 
     def _event(self, found: Overview, key: Key) -> bytes:
-        """Return the event with the queues that a key may use; it is written once for all who have the same ones."""
+        """Return the event with the queues that a key may use; it is written once for all keys of the same ones."""
         if self._written[0] is not found:
             self._written = (found, {})
         texts = self._written[1]

@@ -17,6 +17,7 @@ WAIT = 50.0  # seconds of a long poll: many proxies end a request after 60
 StateName = Literal["ready", "delayed", "inflight", "dead", "done", "corrupt"]
 Removable = Literal["ready", "delayed", "dead", "done", "corrupt"]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
+Instant = Annotated[datetime, Meta(tz=True)]  # without a zone it would be one by the zone of the gateway
 Ids = Annotated[list[str], Meta(min_length=1, max_length=MOST)]
 
 
@@ -44,7 +45,7 @@ class NewMessage(_Given):
     reply_to: str | None = None
     ttl: float | None = None
     delay: float | None = None
-    at: datetime | None = None
+    at: Instant | None = None
     unique: str | None = None
 
 
@@ -203,7 +204,7 @@ class Selection(_Given):
     ids: Ids | UnsetType = UNSET
     search: str = ""
     after: str = ""
-    before: datetime | None = None
+    before: Instant | None = None
     dry_run: bool = False
 
 
@@ -333,7 +334,7 @@ class LookAtRecords(_Given):
 
     partition: Annotated[int, Meta(ge=0)] | None = None
     offset: Annotated[int, Meta(ge=0, lt=1 << 62)] | None = None
-    at: datetime | None = None
+    at: Instant | None = None
     newest: bool = False
     after: str = ""
     before: str = ""

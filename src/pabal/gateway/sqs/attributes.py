@@ -1,7 +1,7 @@
 """The attributes of a queue: those that are its policy, those that SQS alone knows, and their limits.
 
-Visibility, retention and the dead-letter queue are the policy of the queue, whoever sets them. All others lie in a
-document that is kept with the queue (`Queue.attached("sqs")`).
+Visibility, retention and the dead-letter queue are the policy of the queue. All others lie in a document
+that is kept with the queue (`Queue.attached("sqs")`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pabal import jsontext
+from pabal.errors import InvalidInput
 from pabal.gateway.sqs.errors import SqsError
 from pabal.message import replace
 from pabal.policy.policy import Backoff, DeadLetterPolicy, Policy, PolicyChanges, RetryPolicy
@@ -52,6 +54,7 @@ _DEFAULTS = {
     "SqsManagedSseEnabled": "true",
 }
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_WHOLE = re.compile("[0-9]{1,20}")
 
 
 class Redrive(NamedTuple):
@@ -86,7 +89,7 @@ def check_attributes(given: Mapping[str, str], *, fifo: bool) -> None:
 def _fits(name: str, value: str) -> bool:
     if name in _NUMBERS:
         least, most = _NUMBERS[name]
-        return value.isascii() and value.isdigit() and least <= int(value) <= most
+        return _WHOLE.fullmatch(value) is not None and least <= int(value) <= most
     if name in _SWITCHES:
         return value in ("true", "false")
     if name in _CHOICES:
@@ -98,8 +101,8 @@ def _fits(name: str, value: str) -> bool:
 
 def _document(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
-    except ValueError:
+        found = jsontext.read(text.encode())
+    except (InvalidInput, UnicodeEncodeError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -124,7 +127,7 @@ def redrive_in(text: str) -> Redrive | None:
         return None
     found = _document(text) or {}
     arn, receives = found.get("deadLetterTargetArn"), found.get("maxReceiveCount")
-    if not isinstance(arn, str) or not str(receives).isdigit() or not 1 <= int(str(receives)) <= 1000:
+    if not isinstance(arn, str) or not _WHOLE.fullmatch(str(receives)) or not 1 <= int(str(receives)) <= 1000:
         raise SqsError(
             "InvalidParameterValueException",
             f"Value {text} for parameter RedrivePolicy is invalid. Reason: it must contain deadLetterTargetArn, and"

@@ -1,4 +1,4 @@
-"""The queues that a gateway knows: what it has read of them a second ago, and the requests that ask about them."""
+"""The queues that SQS is served from: their policies and documents, read at most once a second; and the caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = dict[str, Any] | None
 
 
 class Caller(NamedTuple):
-    """Who asks, and where: what answers need of a request."""
+    """The client of a request: what answers need to know about it."""
 
     base: str  # http://host:port, as the client calls us
     region: str = "us-east-1"
@@ -62,6 +62,7 @@ class Directory:
         self._known: dict[str, Known] = {}
         self._names: frozenset[str] = frozenset()
         self._named_at = float("-inf")
+        self._changes = 0  # what was read before the last one is not remembered
 
     async def of(self, url: str) -> Known:
         """Return what is known of the queue of a URL."""
@@ -75,27 +76,40 @@ class Directory:
         now = self._clock.boot()
         if known is not None and now - known.at < _FRESH:
             return known
-        if name not in await self.names():
+        if not await self.has(name):
             self._known.pop(name, None)
             raise no_queue()
-        queue = self.mq.queue(name)
+        queue, changes = self.mq.queue(name), self._changes
         policy, document = await self.mq.threads(lambda: (queue.blocking.policy, queue.blocking.attached(ATTACHED)))
         if len(self._known) > _MOST:
             self._known.clear()
-        self._known[name] = known = Known(queue, policy, document, now)
+        known = Known(queue, policy, document, now)
+        if changes == self._changes:
+            self._known[name] = known
         return known
 
+    async def has(self, name: str) -> bool:
+        """Return whether there is such a queue. What is remembered never says no: another gateway may have made it."""
+        if name in await self.names():
+            return True
+        self.forget_names()
+        return name in await self.names()
+
     async def names(self) -> frozenset[str]:
-        now = self._clock.boot()
-        if now - self._named_at >= _FRESH:
-            self._names, self._named_at = frozenset(await self.mq.queues()), now
-        return self._names
+        now, changes = self._clock.boot(), self._changes
+        if now - self._named_at < _FRESH:
+            return self._names
+        names = frozenset(await self.mq.queues())
+        if changes == self._changes:
+            self._names, self._named_at = names, now
+        return names
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
         self.forget_names()
 
     def forget_names(self) -> None:
+        self._changes += 1
         self._named_at = float("-inf")
 
 

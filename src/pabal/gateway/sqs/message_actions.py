@@ -1,4 +1,4 @@
-"""The actions of SQS on messages: send, receive, delete, and change how long they are hidden."""
+"""The actions of SQS on messages: send, receive, delete, change how long they are hidden, and look at them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pabal.gateway.sqs import attributes, messages, requests
 from pabal.gateway.sqs.directory import Caller, Directory, Known, Result
 from pabal.gateway.sqs.errors import SqsError, error_of, invalid_value
 from pabal.gateway.sqs.requests import DeleteEntry, NewMessage, SendEntry, VisibilityEntry
+from pabal.message import Message
+from pabal.store import Entry as StoredEntry
 from pabal.store import Published, Receipt, State
 
 _BATCH = 10
@@ -34,6 +36,7 @@ _SYSTEM = {
     "AWSTraceHeader",
     "DeadLetterQueueSourceArn",
 }
+_OF_A_LOOK = _SYSTEM - {"All", "ApproximateFirstReceiveTimestamp"}  # the store keeps no time of a receive
 
 Entry = TypeVar("Entry", SendEntry, DeleteEntry, VisibilityEntry)
 
@@ -107,8 +110,12 @@ class MessageActions:
             return {}
         if token:  # a repeated receive gives the same messages, for the whole time again
             seconds = known.policy.visibility if visibility is None else visibility
-            await asyncio.gather(*(known.queue.extend(each.receipt, seconds) for each in found))
-        shown = [_shown(delivery, wanted, asked.message_attribute_names, caller, self._clock) for delivery in found]
+            held = await asyncio.gather(*(_extend(known.queue, each.receipt, seconds) for each in found))
+            found = [each for each, is_held in zip(found, held, strict=True) if is_held]
+        names = asked.message_attribute_names
+        shown = [_shown(each, each.message, wanted, names, caller, self._clock) for each in found]
+        for answer, each in zip(shown, found, strict=True):
+            answer["ReceiptHandle"] = str(each.receipt)
         return {"Messages": shown} if shown else {}
 
     async def delete_message(self, asked: requests.DeleteMessage, caller: Caller) -> Result:
@@ -153,7 +160,7 @@ class MessageActions:
         if entry is None or entry.state is State.DONE:
             return None
         if known.fifo:
-            return invalid_value("ReceiptHandle", messages.handle_of(receipt), "The receipt handle has expired.")
+            return invalid_value("ReceiptHandle", receipt, "The receipt handle has expired.")
         await known.queue.cancel([receipt.id], inflight=True)
         return None
 
@@ -190,6 +197,26 @@ class MessageActions:
                 raise SqsError("MessageNotInflight", "The message referred to isn't in flight.") from None
             raise invalid_value("ReceiptHandle", handle, reason) from None
 
+    async def look(self, name: str, states: Sequence[State], caller: Caller) -> Result:
+        """Return the messages of a queue as a receive would, without leasing them."""
+        queue = (await self._queues.look(name)).queue
+        shown = [
+            _shown(entry, entry.message, _OF_A_LOOK, ["All"], caller, self._clock)
+            for state in states
+            async for entry in queue.entries(state)
+            if entry.message is not None
+        ]
+        return {"Messages": shown} if shown else {}
+
+
+async def _extend(queue: pabal.aio.Queue, receipt: Receipt, seconds: float) -> bool:
+    """Extend a lease; return False if another request has settled it meanwhile."""
+    try:
+        await queue.extend(receipt, seconds)
+    except LeaseLost:
+        return False
+    return True
+
 
 def _most(known: Known) -> int:
     return known.number("MaximumMessageSize", min(known.policy.max_bytes, attributes.LARGEST))
@@ -203,8 +230,8 @@ def _options(known: Known, asked: NewMessage, caller: Caller) -> dict[str, Any]:
         delay = known.number("DelaySeconds")
     key, headers = _dedup_key(known, asked) if known.fifo else None, messages.headers_in(asked)
     if known.fifo:
+        headers[messages.DEDUPLICATION_ID] = key or ""  # which also a message shows that was moved
         if known.setting("DeduplicationScope") == "messageGroup":
-            headers[messages.DEDUPLICATION_ID] = key or ""
             key = messages.content_key(f"{len(asked.message_group_id or '')}:{asked.message_group_id}{key}")
     elif asked.message_group_id is not None:  # it tells tenants apart there, and orders nothing
         headers[messages.GROUP_ID] = asked.message_group_id
@@ -300,32 +327,34 @@ def _answered(entries: Sequence[Entry], answers: Sequence[dict[str, Any] | BaseE
     """Return the answer of a batch: what was done, and what was refused."""
     successful, failed = [], []
     for entry, answer in zip(entries, answers, strict=True):
-        if isinstance(answer, PabalError):
-            answer = error_of(answer)
-        if isinstance(answer, SqsError):
-            about = {"SenderFault": answer.by_sender, "Code": answer.code, "Message": answer.message}
-            failed.append({"Id": entry.id, **about})
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
+        if isinstance(answer, dict):
             successful.append({"Id": entry.id, **answer})
+            continue
+        error = error_of(answer) if isinstance(answer, PabalError) else answer
+        if not isinstance(error, SqsError):
+            raise error
+        about = {"SenderFault": error.by_sender, "Code": error.code, "Message": error.message}
+        failed.append({"Id": entry.id, **about})
     found: dict[str, Any] = {"Successful": successful} if successful else {}
     return found | {"Failed": failed} if failed else found
 
 
 def _shown(
-    delivery: pabal.aio.Delivery, wanted: set[str], names: Sequence[str], caller: Caller, clock: Clock
+    found: pabal.aio.Delivery | StoredEntry,
+    message: Message,
+    wanted: set[str],
+    names: Sequence[str],
+    caller: Caller,
+    clock: Clock,
 ) -> dict[str, Any]:
-    """Return a delivery as SQS shows a message."""
-    message = delivery.message
+    """Return a message as SQS shows it, but for its receipt handle."""
     body = messages.body_out(message)
     shown: dict[str, Any] = {
         "MessageId": messages.id_out(message),
-        "ReceiptHandle": messages.handle_of(delivery.receipt),
         "MD5OfBody": messages.md5_of(body),
         "Body": body,
     }
-    system = messages.system_attributes(delivery, caller.region, clock.now()) if wanted else {}
+    system = messages.system_attributes(found, message, caller.region, clock.now()) if wanted else {}
     if system := {name: value for name, value in system.items() if name in wanted or "All" in wanted}:
         shown["Attributes"] = system
     if names and (attributes_asked := messages.chosen(messages.attributes_out(message), names)):

@@ -9,6 +9,7 @@
 | system attribute AWSTraceHeader | the header `x-amzn-trace-id` |
 | MessageGroupId, MessageDeduplicationId | group, dedup_key; in a standard queue the header `message-group-id` |
 | SequenceNumber | the time and the counter in the id |
+| ReceiptHandle | the receipt, as text |
 | MessageId | the header `original-id` of a message that was moved, else the id |
 | SentTimestamp, ApproximateReceiveCount, SenderId | created_at, attempt, sender |
 """
@@ -16,14 +17,17 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import md5, sha256
 from typing import Any
 
+import msgspec
+
 from pabal import jsontext
 from pabal.aio import Delivery
-from pabal.errors import InvalidInput, InvalidReceipt
+from pabal.errors import InvalidInput
 from pabal.gateway.sqs.attributes import arn_of
 from pabal.gateway.sqs.errors import SqsError, invalid_value
 from pabal.gateway.sqs.requests import Attribute, NewMessage
@@ -31,12 +35,12 @@ from pabal.ids import is_ours
 from pabal.jsontext import Json
 from pabal.message import Message
 from pabal.queues.verdicts import ORIGINAL_ID, SOURCE_QUEUE
-from pabal.store import Receipt
+from pabal.store import Entry, Receipt
 
 ANONYMOUS = "anonymous"  # the sender of a message that names none
 TRACE_HEADER = "x-amzn-trace-id"
 GROUP_ID = "message-group-id"  # in a standard queue, where it orders nothing
-DEDUPLICATION_ID = "message-deduplication-id"  # where the dedup key is that of a group
+DEDUPLICATION_ID = "message-deduplication-id"  # as given: the dedup key may be that of a group, and is dropped by moves
 _TRACEPARENT = "traceparent"
 _MOST_ATTRIBUTES = 10
 _ALLOWED_TEXT = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
@@ -82,9 +86,12 @@ def check_new(message: NewMessage, *, most: int, fifo: bool) -> None:
     """Raise the error of SQS for a message that it would refuse."""
     _check_body(message.message_body)
     _check_attributes(message.message_attributes)
-    for name in message.message_system_attributes:
+    for name, value in message.message_system_attributes.items():
         if name != "AWSTraceHeader":
             raise invalid_value("MessageSystemAttributes", name, "Only AWSTraceHeader is allowed.")
+        if value.data_type != "String":
+            raise invalid_value("MessageSystemAttributes", name, "It must be of type String.")
+        _check_value(name, value)
     if size_of(message) > most:
         raise SqsError(
             "InvalidParameterValueException",
@@ -192,10 +199,11 @@ def _attribute(value: Json) -> Attribute:
         return Attribute(data_type="String", string_value=value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return Attribute(data_type="Number", string_value=jsontext.encode(value).decode())
-    if isinstance(value, dict) and {"DataType", "StringValue"} == value.keys():
-        return Attribute(data_type=str(value["DataType"]), string_value=str(value["StringValue"]))
-    if isinstance(value, dict) and {"DataType", "BinaryValue"} == value.keys():
-        return Attribute(data_type=str(value["DataType"]), binary_value=str(value["BinaryValue"]))
+    if isinstance(value, dict) and value.keys() in ({"DataType", "StringValue"}, {"DataType", "BinaryValue"}):
+        with suppress(ValueError, SqsError):  # what only looks like one of SQS is shown as JSON
+            given = msgspec.convert(value, Attribute)
+            _check_value("", given)
+            return given
     return Attribute(data_type="String.json", string_value=jsontext.encode(value).decode())
 
 
@@ -238,16 +246,11 @@ def chosen(attributes: Mapping[str, Attribute], names: Iterable[str]) -> dict[st
     }
 
 
-def handle_of(receipt: Receipt) -> str:
-    """Return the receipt handle of a lease."""
-    return urlsafe_b64encode(str(receipt).encode()).decode()
-
-
 def receipt_of(handle: str, queue: str) -> Receipt:
-    """Return the receipt of a handle; raise the error of SQS if it is none of this queue."""
+    """Return the receipt of a handle, which is its text; raise the error of SQS if it is none of this queue."""
     try:
-        receipt = Receipt.parse(urlsafe_b64decode(handle.encode()).decode())
-    except (ValueError, InvalidReceipt, InvalidInput) as exc:
+        receipt = Receipt.parse(handle)
+    except InvalidInput as exc:
         raise SqsError(
             "ReceiptHandleIsInvalid", f'The input receipt handle "{handle:.200}" is not a valid receipt handle.'
         ) from exc
@@ -282,24 +285,24 @@ def sequence_number(id: str) -> str:
     return f"{int(text[:12] + text[13:16] + text[17:24], 16):025d}" if is_ours(id) else "0" * 25
 
 
-def system_attributes(delivery: Delivery, region: str, now: float) -> dict[str, str]:
-    """Return what SQS tells of a message beside its attributes.
+def system_attributes(found: Delivery | Entry, message: Message, region: str, now: float) -> dict[str, str]:
+    """Return the attributes of a message that SQS sets itself.
 
     The library does not keep the time of the first receive: that of the failure before is the nearest it knows.
     """
-    message, failure = delivery.message, delivery.failure
-    first = now if delivery.attempt == 1 else failure.at if failure is not None else message.created_at
+    failure = found.failure
+    first = now if found.attempt == 1 else failure.at if failure is not None else message.created_at
     shown = {
         "SenderId": message.sender or ANONYMOUS,
         "SentTimestamp": _milliseconds(message.created_at),
-        "ApproximateReceiveCount": str(delivery.attempt),
+        "ApproximateReceiveCount": str(found.attempt),
         "ApproximateFirstReceiveTimestamp": _milliseconds(first),
     }
     if group := message.group or message.headers.get(GROUP_ID, ""):
         shown["MessageGroupId"] = group
     if key := message.headers.get(DEDUPLICATION_ID, message.dedup_key):
         shown["MessageDeduplicationId"] = key
-    if delivery.queue.endswith(".fifo"):
+    if found.queue.endswith(".fifo"):
         shown["SequenceNumber"] = sequence_number(message.id)
     if TRACE_HEADER in message.headers:
         shown["AWSTraceHeader"] = message.headers[TRACE_HEADER]

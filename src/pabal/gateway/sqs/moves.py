@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Container, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pabal.aio
 from pabal.clock import Clock
-from pabal.errors import LeaseLost, PabalError
+from pabal.errors import InvalidInput, LeaseLost, PabalError
 from pabal.gateway.sqs.errors import SqsError
 from pabal.gateway.sqs.messages import source_of
 from pabal.queues.verdicts import ORIGINAL_ID
@@ -28,6 +28,7 @@ _KEPT = 10  # tasks that are shown of a queue
 _AT_ONCE = 100  # messages of one lease
 _SILENT = 10.0  # seconds after which a gateway that notes nothing has lost its task, and the messages that it holds
 _FINISH = 5.0  # seconds for which a stop waits for the messages in hand
+_AGAIN = 1.0  # seconds after which the end of a task is noted again, in a store that did not answer
 _RUNNING, _CANCELLING = "RUNNING", "CANCELLING"
 _UNFINISHED = (_RUNNING, _CANCELLING)
 
@@ -187,8 +188,13 @@ class MoveTasks:
         except PabalError as exc:
             status, reason = "FAILED", str(exc)
             log.warning("a move task of %(queue)s failed: %(error)s", {"queue": source.name, "error": reason})
-        with suppress(PabalError):  # a store that does not answer, or a queue that is gone: nobody asks for it then
-            await self._noted(source, task, status=status, reason=reason)
+        while True:  # until the store answers: no other task can begin while this one is shown as running
+            try:
+                await self._noted(source, task, status=status, reason=reason)
+                return
+            except PabalError:
+                if not await self._pause(_AGAIN):
+                    return
 
     async def _steps(self, source: pabal.aio.Queue, task: Task) -> AsyncGenerator[None, None]:
         """Move as many messages as were there when the task began; yield before the first and after each batch."""
@@ -198,7 +204,8 @@ class MoveTasks:
             found = await source.lease(min(left, _AT_ONCE, rate or _AT_ONCE), visibility=_SILENT)
             if not found:
                 return
-            moved = await asyncio.gather(*(self._move(each, task) for each in found), return_exceptions=True)
+            queues = set(await self._mq.queues())
+            moved = await asyncio.gather(*(self._move(each, task, queues) for each in found), return_exceptions=True)
             task["moved"] += moved.count(None)
             errors = [error for error in moved if isinstance(error, BaseException) and not isinstance(error, LeaseLost)]
             if errors:
@@ -210,9 +217,12 @@ class MoveTasks:
             if rate and not await self._pause(len(found) / rate):
                 return
 
-    async def _move(self, delivery: pabal.aio.Delivery, task: Task) -> None:
+    async def _move(self, delivery: pabal.aio.Delivery, task: Task, queues: Container[str]) -> None:
         message = delivery.message
-        target = self._mq.queue(task["target"] or source_of(message) or delivery.queue)
+        name = task["target"] or source_of(message) or delivery.queue
+        if name not in queues:  # to publish would make it again, without its settings
+            raise InvalidInput(f"the destination {name} does not exist")
+        target = self._mq.queue(name)
         headers = {**message.headers, ORIGINAL_ID: message.headers.get(ORIGINAL_ID, message.id)}
         draft = await target.draft(
             message.body,

@@ -59,7 +59,7 @@ class QueueActions:
         redrive = attributes.redrive_of(policy)
         if redrive is None:
             return
-        if redrive.queue not in await self._queues.names():
+        if not await self._queues.has(redrive.queue):
             reason = "Dead letter target does not exist."
             raise invalid_value("RedrivePolicy", redrive.queue, reason)
         if redrive.queue.endswith(".fifo") != fifo:
@@ -204,11 +204,16 @@ class QueueActions:
         rate = asked.max_number_of_messages_per_second
         if rate is not None and not 1 <= rate <= 500:
             raise invalid_value("MaxNumberOfMessagesPerSecond", rate, "Value must be between 1 and 500.")
+        if not await self._sources(source.queue.name):
+            raise SqsError("InvalidParameterValueException", "Source queue must be configured as a Dead Letter Queue.")
         target = ""
         if asked.destination_arn:
-            target = (await self._of_arn(asked.destination_arn)).queue.name
-        elif not await self._sources(source.queue.name):
-            raise SqsError("InvalidParameterValueException", "Source queue must be configured as a Dead Letter Queue.")
+            destination = await self._of_arn(asked.destination_arn)
+            target = destination.queue.name
+            if target == source.queue.name:
+                raise invalid_value("DestinationArn", asked.destination_arn, "It is the source.")
+            if destination.fifo != source.fifo:
+                raise invalid_value("DestinationArn", asked.destination_arn, "It must be the same type of queue.")
         return {"TaskHandle": await self._moves.start(source.queue, target, rate)}
 
     async def list_moves(self, asked: requests.ListMessageMoveTasks, caller: Caller) -> Result:
@@ -244,11 +249,11 @@ class QueueActions:
         return {"ApproximateNumberOfMessagesMoved": await self._moves.cancel(source.queue, id)}
 
     def begin(self) -> None:
-        """Go on with what other gateways have left."""
+        """Take over the move tasks of gateways that have ended."""
         self._moves.look_after()
 
     async def close(self) -> None:
-        """End what goes on in the background."""
+        """End the work in the background."""
         await self._moves.close()
 
     async def _of_arn(self, arn: str) -> Known:

@@ -1,29 +1,33 @@
-"""The table of the actions of SQS: what each reads, which rights it needs, and what does it."""
+"""The table of the actions of SQS: the parameters of each, the rights that it needs, and the method that does it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qs
 
 import pabal.aio
 from pabal.clock import Clock
 from pabal.errors import PabalError
 from pabal.gateway.sqs import attributes, requests
 from pabal.gateway.sqs.directory import Caller, Directory, Result, queue_in
-from pabal.gateway.sqs.errors import SqsError, error_of
+from pabal.gateway.sqs.errors import SqsError, error_of, missing
 from pabal.gateway.sqs.message_actions import MessageActions
 from pabal.gateway.sqs.moves import task_in
 from pabal.gateway.sqs.queue_actions import QueueActions
+from pabal.store import State
+
+LOOK_PATH = "/_aws/sqs/messages"  # the address that users of LocalStack know
 
 
 class Service:
-    """Serves the actions over one connection. It keeps nothing but what it has read of queues a second ago."""
+    """Serves the actions over one connection. Of the queues it remembers for a second what it has read."""
 
     def __init__(self, mq: pabal.aio.Connection, clock: Clock) -> None:
         known = Directory(mq, clock)
         self._queues = queues = QueueActions(known, clock)
-        messages = MessageActions(known, clock)
+        self._messages = messages = MessageActions(known, clock)
         self._actions: dict[str, tuple[type[Any], Callable[[Any, Caller], Awaitable[Result]]]] = {
             "AddPermission": (requests.AddPermission, queues.add_permission),
             "CancelMessageMoveTask": (requests.CancelMessageMoveTask, queues.cancel_move),
@@ -58,21 +62,39 @@ class Service:
         asked = requests.read(kind, given)
         if caller.allows is not None:
             for need, queue in _needs(action, asked):
-                if not caller.allows(need, queue):
-                    what = f"{need} on {queue}" if queue else need
-                    raise SqsError("AccessDeniedException", f"The key of this request may not do {what}.")
+                _check_right(caller, need, queue)
         try:
             return await act(asked, caller)
         except PabalError as exc:
             raise error_of(exc) from exc
 
+    async def look(self, path: str, query: str, caller: Caller) -> Result:
+        """Return the messages of a queue without leasing them; the queue is named by its URL or by the path."""
+        given = {name: values[0] for name, values in parse_qs(query).items()}
+        name = queue_in(given.get("QueueUrl", path.removeprefix(LOOK_PATH)))
+        if not name:
+            raise missing("QueueUrl")
+        _check_right(caller, "LookAtMessages", name)
+        options = {"ShowInvisible": State.INFLIGHT, "ShowDelayed": State.DELAYED}
+        more = [state for option, state in options.items() if given.get(option, "").lower() == "true"]
+        try:
+            return await self._messages.look(name, [State.READY, *more], caller)
+        except PabalError as exc:
+            raise error_of(exc) from exc
+
     def begin(self) -> None:
-        """Go on with what other gateways have left."""
+        """Take over the move tasks of gateways that have ended."""
         self._queues.begin()
 
     async def close(self) -> None:
-        """End what goes on in the background."""
+        """End the work in the background."""
         await self._queues.close()
+
+
+def _check_right(caller: Caller, action: str, queue: str) -> None:
+    if not caller.may(action, queue):
+        what = f"{action} on {queue}" if queue else action
+        raise SqsError("AccessDeniedException", f"The key of this request may not do {what}.")
 
 
 def _needs(action: str, asked: Any) -> Iterator[tuple[str, str]]:

@@ -42,6 +42,8 @@ _IN_XML = {
     "MessageAttributes": "MessageAttribute",
     "Tags": "Tag",
 }
+_LEVELS = 16  # of the name of a parameter; the longest of SQS has six
+_INDEX = re.compile("[0-9]{1,9}")
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -87,6 +89,8 @@ def _nested(parameters: Mapping[str, str]) -> dict[str, Any]:
     for name, value in parameters.items():
         branch = tree
         *path, last = name.split(".")
+        if len(path) > _LEVELS:
+            raise SqsError("MalformedQueryString", f"{name:.80} has more than {_LEVELS} parts.")
         for part in path:
             below = branch.setdefault(part, {})
             if not isinstance(below, dict):
@@ -120,8 +124,8 @@ def _shaped(tree: Mapping[str, Any], action: str) -> dict[str, Any]:
 
 def _members(value: Mapping[str, Any]) -> list[Any]:
     """Return the members of a list in the order of their numbers."""
-    numbered = sorted((int(key), each) for key, each in value.items() if key.isascii() and key.isdigit())
-    return [each for _, each in numbered] or [value]
+    numbered = sorted((key for key in value if _INDEX.fullmatch(key)), key=int)
+    return [value[key] for key in numbered] or [value]
 
 
 def _each(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
