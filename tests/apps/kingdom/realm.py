@@ -186,6 +186,13 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *who, *arguments], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def commit(repository: Path, name: str) -> None:
+    """Commit a file of this name, with its name as its text."""
+    (repository / name).write_text(name)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", name)
+
+
 def eventually(holds: Callable[[], bool], what: Callable[[], object] = lambda: "", timeout: float = 60.0) -> None:
     """Wait until something holds."""
     end = time.monotonic() + timeout

@@ -213,7 +213,10 @@ def test_every_notification_is_told_whoever_is_killed(living: Realm, github: Git
 
     eventually(
         lambda: len(living.completed()) == EVENTS and living.notices() == [] and sum(told().values()) >= EVENTS,
-        lambda: (seed, killed, len(living.completed()), len(slack.posts), living.log[-3000:]),
+        lambda: (
+            *(seed, killed, len(living.completed()), Counter(post["text"] for post in slack.posts)),
+            *(living.notices(), living.journal("task.failed"), living.log[-3000:]),
+        ),
         timeout=2400 if SOAK else 200,
     )
     up.terminate()

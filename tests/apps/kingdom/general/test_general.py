@@ -19,7 +19,7 @@ from pabal.errors import InvalidInput
 from pabal.runtime.resources import start_ticks
 from pabal.store import State
 from pabal.testing import ManualClock
-from tests.apps.kingdom.realm import SUCCESS, Realm, eventually, everywhere, saying
+from tests.apps.kingdom.realm import SUCCESS, Realm, commit, eventually, everywhere, git, saying
 
 LISTING = """\
 import json, os
@@ -143,17 +143,6 @@ def test_a_repository_that_is_not_there_is_the_reason(realm: Realm, tmp_path: Pa
     realm.system(repositories=f"{tmp_path}/nowhere/{{repo}}")
     result = fought(realm, event={"repo": "our/repo"}, retry={"max_attempts": 0})
     assert result["status"] == "failed" and "does not exist" in result["error"]
-
-
-def git(folder: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-
-
-def commit(folder: Path, name: str) -> None:
-    (folder / name).write_text(name)
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", name)
 
 
 def test_plugins_are_made_available_and_refused_by_name_if_absent(realm: Realm) -> None:

@@ -19,6 +19,7 @@ from pabal.runtime.process import Child, Command
 from pabal.runtime.wake import FdWatch
 
 GIT_SECONDS = 600.0
+_GIT_GRACE = 2.0  # seconds in which a git that is stopped removes its locks
 LINGER = 10.0  # seconds that a soldier may run after its result
 RECENT_SIGN = 30.0  # seconds
 EXTENSION = 60.0  # seconds
@@ -70,13 +71,13 @@ def _run(home: Home, command: Command, watch: FdWatch) -> Generator[None, None, 
     try:
         while (status := child.status()) is None and home.clock.boot() < end:
             yield
-        status = child.stop(0.0) if status is None else status
+        status = child.stop(_GIT_GRACE) if status is None else status
         assert child.process.stderr is not None
         errors = child.process.stderr.read(4000).decode(errors="replace").strip()
         return None if status == 0 else f"git {command.argv[-1]!r:.80} ended with {status}: {errors[-1500:]}"
     finally:
         _forget(watch, child)
-        child.stop(0.0)
+        child.stop(_GIT_GRACE)
         if child.process.stderr is not None:
             child.process.stderr.close()
         child.close()

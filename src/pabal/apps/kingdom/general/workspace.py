@@ -24,7 +24,7 @@ from pabal.runtime.process import Command
 
 PLUGINS = ".claude/plugins"
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,3}", re.ASCII)
-_WORKTREE = re.compile(r"@task-\d{8}-\d{3,}", re.ASCII)  # after the name of the repository
+_WORKTREE = re.compile(r"@task-\d{8}-\d{3,}\Z", re.ASCII)  # after the name of the repository
 _PARTIAL = ".partial"
 _ORIGIN = "refs/remotes/origin/HEAD"  # a clone of an empty repository has none, and is cloned again
 _TIP = "refs/kingdom/tip"  # the HEAD of the remote, whatever its branches are called now
@@ -85,6 +85,7 @@ class Workspace:
             return
         if self._clones.tasks[self._clone] == 1:
             _remove_stale_locks(self._clone / ".git")
+        _remove_half_made_worktrees(self._clone / ".git")
         if self.is_kept:
             return
         git = ("-C", str(self._clone))
@@ -102,7 +103,8 @@ class Workspace:
             yield self._git("clone", "--quiet", "--", self._url, str(self.folder))
             return
         yield self._git(*git, "worktree", "prune")
-        yield self._git(*git, "worktree", "add", "--quiet", "--force", "--detach", str(self.folder), tip)
+        # Forced twice: git holds a worktree locked while it makes it, and for ever if it is killed then.
+        yield self._git(*git, "worktree", "add", "--quiet", "--force", "--force", "--detach", str(self.folder), tip)
 
     def plug_in(self) -> None:
         """Link the plugins of the general."""
@@ -158,6 +160,16 @@ def _remove_stale_locks(git: Path) -> None:
         for name in names:
             if name.endswith(".lock"):  # no ref may be called so
                 Path(directory, name).unlink()
+
+
+def _remove_half_made_worktrees(git: Path) -> None:
+    """Remove the records of worktrees that a killed git had begun: their HEAD may be no commit, and fail every fetch.
+
+    Such a record is locked by git itself and has no index. The caller makes sure that no git makes a worktree now.
+    """
+    for record in (git / "worktrees").glob("*"):
+        if _WORKTREE.search(record.name) and (record / "locked").exists() and not (record / "index").exists():
+            shutil.rmtree(record, ignore_errors=True)
 
 
 def checked_repo(repo: str) -> str:
