@@ -265,6 +265,17 @@ def test_only_durable_flushes_files(path: Path) -> None:
 
 
 @each_module
+def test_only_jsontext_gives_types_to_msgspec(path: Path) -> None:
+    """Elsewhere two threads that use a type for the first time would end the process (`jsontext._prepare`)."""
+    if path.name == "jsontext.py":
+        return
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.Call) and (called := ast.unparse(node.func)).startswith("msgspec."):
+            typed = called.endswith(".Decoder") and node.args or "type" in {keyword.arg for keyword in node.keywords}
+            assert called != "msgspec.convert" and not typed, f"{path}: {called}"
+
+
+@each_module
 def test_each_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(_parsed(path)), f"{path} has no docstring"
     assert path.stem not in {"utils", "common", "helpers", "base", "misc"}

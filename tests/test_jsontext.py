@@ -1,8 +1,12 @@
 """What is JSON for us and what each deviation is called."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from typing import Annotated
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,3 +145,46 @@ def test_a_long_key_is_cut_in_the_error() -> None:
     with pytest.raises(DuplicateKey) as caught:
         jsontext.read(b"{" + key + b":1," + key + b":2}")
     assert len(str(caught.value)) < 200
+
+
+FIRST_USES = """\
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import make_dataclass
+import msgspec
+from pabal import jsontext
+
+sys.setswitchinterval(1e-6)
+THREADS = 4
+TEXT = b'{"inner": {"x": 2}}'
+uses = [
+    lambda kind: jsontext.convert({"inner": {"x": 2}}, kind),
+    lambda kind: jsontext.decode_as(TEXT, kind),
+    lambda kind: jsontext.decoder(kind)(TEXT),
+]
+with ThreadPoolExecutor(THREADS) as threads:
+    for number in range(1000):
+        start = threading.Barrier(THREADS)
+        inner = msgspec.defstruct("Inner", [("x", int), *((f"f{n}", int | None, None) for n in range(5))])
+        fields = [("inner", inner), *((f"i{n}", dict[str, inner] | None, None) for n in range(5))]
+        kind = make_dataclass("Outer", fields) if number % 2 else msgspec.defstruct("Outer", fields)
+
+        def first(place):
+            start.wait()
+            return uses[(number + place) % len(uses)](kind).inner.x
+
+        assert list(threads.map(first, range(THREADS))) == [2] * THREADS
+"""
+
+
+def test_threads_may_use_a_type_for_the_first_time_together() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr  # -11 with msgspec alone
+
+
+def test_a_type_without_a_hash_can_be_used() -> None:
+    kind = Annotated[int, msgspec.Meta(ge=1), {"a dictionary": "has none"}]
+    for _ in range(2):
+        assert jsontext.convert(1, kind) == 1
+        with pytest.raises(msgspec.ValidationError):
+            jsontext.convert(0, kind)

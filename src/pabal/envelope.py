@@ -114,7 +114,7 @@ def message_from(document: Json, *, id: str, at: float) -> Message:
     fields.setdefault("payload", None)
     if isinstance(attributes, dict):
         fields["priority"] = priority_of(fields.get("priority", attributes.get("priority", 0)))
-    return check_message(message_of(msgspec.convert(fields, Envelope)))
+    return check_message(message_of(jsontext.convert(fields, Envelope)))
 
 
 # The names of some of these fields in the original envelope.

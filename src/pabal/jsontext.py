@@ -1,13 +1,17 @@
 """JSON as Pabal accepts it, with the same rules for values and for text.
 
 At most 64 levels, integers of 64 bits, finite numbers, no key twice, UTF-8 only, no lone surrogates.
-`read` is for text from outside; `decode` is for bytes that this package wrote and whose checksum is right.
+`read` is for text from outside; `decode` is for bytes that this package wrote and whose checksum is right. `convert`,
+`decode_as` and `decoder` return values of a type.
 """
 
 import json
 import math
+import os
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias
+from contextlib import suppress
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,6 +32,12 @@ Json: TypeAlias = None | bool | int | float | str | list[Any] | dict[str, Any]
 MAX_DEPTH = 64
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _SMALL = 2**62
+_prepared: set[Any] = set()
+_preparing = threading.RLock()
+# A fork waits for it: the child would have a type that is prepared in half, and nobody who finishes it.
+os.register_at_fork(before=_preparing.acquire, after_in_parent=_preparing.release, after_in_child=_preparing.release)
+
+T = TypeVar("T")
 
 decode: Callable[[bytes], Any] = msgspec.json.decode
 
@@ -48,6 +58,48 @@ def pretty(value: object) -> bytes:
 def storable(text: str) -> str:
     """Return text of an exception or a user in a form that every store and log can write."""
     return text.encode("utf-8", "replace").decode()
+
+
+def convert(
+    value: Any,
+    kind: type[T],
+    *,
+    strict: bool = True,
+    str_keys: bool = False,
+    dec_hook: Callable[[type, Any], Any] | None = None,
+) -> T:
+    """Return a JSON value as a value of this type; raise msgspec.ValidationError if it does not fit."""
+    _prepare(kind)
+    return msgspec.convert(value, kind, strict=strict, str_keys=str_keys, dec_hook=dec_hook)
+
+
+def decode_as(data: bytes | str, kind: type[T]) -> T:
+    """Return JSON text as a value of this type; raise msgspec.DecodeError or its ValidationError."""
+    _prepare(kind)
+    return msgspec.json.decode(data, type=kind)
+
+
+def decoder(kind: type[T], *, strict: bool = True) -> Callable[[bytes | str], T]:
+    """Return the function that does `decode_as` with this type, faster."""
+    _prepare(kind)
+    return msgspec.json.Decoder(kind, strict=strict).decode
+
+
+def _prepare(kind: Any) -> None:
+    """Let msgspec read the fields of a type in one thread.
+
+    It remembers them with the type before they are complete: a thread that used the type meanwhile would follow a null
+    pointer, and end the process.
+    """
+    try:
+        if kind in _prepared:
+            return
+    except TypeError:  # its metadata have no hash: it is prepared each time
+        pass
+    with _preparing:
+        msgspec.msgpack.Decoder(kind)
+        with suppress(TypeError):
+            _prepared.add(kind)
 
 
 def check(value: Any, depth: int = MAX_DEPTH) -> None:

@@ -55,6 +55,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from pabal import jsontext
 from pabal.errors import InvalidReceipt
 from pabal.message import Message
 from pabal.names import check_id, check_name
@@ -127,7 +128,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 # Raises ValueError for what is none.
-read_failure_document: Callable[[bytes | str], Failure] = msgspec.json.Decoder(Failure).decode
+read_failure_document: Callable[[bytes | str], Failure] = jsontext.decoder(Failure)
 
 
 # gc=False here and below: see Message.

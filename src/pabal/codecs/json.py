@@ -8,7 +8,7 @@ from pabal.errors import DecodeError, InvalidInput, InvalidText
 from pabal.message import Message, check_message
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Envelope).decode
+_decode = jsontext.decoder(Envelope)
 
 
 class JsonCodec:

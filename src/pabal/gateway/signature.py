@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 
+from pabal import jsontext
 from pabal.clock import Clock
 from pabal.durable import write_whole
 from pabal.errors import InvalidInput
@@ -106,7 +107,7 @@ def read_keys(path: Path) -> list[Key]:
     try:
         if path.stat().st_mode & 0o077:
             raise InvalidInput(f"{path} can be read by others: chmod 600 {path}")
-        found = msgspec.json.decode(path.read_bytes(), type=_File).keys
+        found = jsontext.decode_as(path.read_bytes(), _File).keys
     except FileNotFoundError:
         raise InvalidInput(f"no keys at {path}: make one with `pabal gateway-keys add --keys {path}`") from None
     except (OSError, ValueError) as exc:

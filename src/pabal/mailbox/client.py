@@ -39,7 +39,7 @@ class _Answer(msgspec.Struct):
     error: _Error = msgspec.field(default_factory=_Error)
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = jsontext.decoder(_Answer)
 _BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def _refusal(error: _Error) -> Refused:
 def read_data(data: msgspec.Raw, kind: type[T]) -> T:
     """Return the data of an answer as a value of this type; raise NoAnswer if it is none."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return jsontext.decode_as(data, kind)
     except _BROKEN as exc:
         raise _broken(exc) from exc
 
@@ -136,7 +136,7 @@ class Mailbox:
         documents = [self._document(command, payload, patience) for payload in payloads]
         data = self.exchange(f"{documents[0]['requestId']}{SUFFIX}", jsontext.encode(documents), patience)
         try:
-            answers = msgspec.json.decode(data, type=list[_Answer])
+            answers = jsontext.decode_as(data, list[_Answer])
         except _BROKEN as exc:
             raise _broken(exc) from exc
         return [read_data(each.data, object) if each.ok else _refusal(each.error) for each in answers]

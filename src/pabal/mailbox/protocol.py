@@ -107,8 +107,8 @@ class Request(NamedTuple):
         """Return the payload as the value that the command expects; raise InvalidRequest naming the field."""
         try:
             if isinstance(self.payload, msgspec.Raw):
-                return msgspec.json.decode(self.payload, type=expected)
-            return msgspec.convert(self.payload, expected)
+                return jsontext.decode_as(self.payload, expected)
+            return jsontext.convert(self.payload, expected)
         except msgspec.ValidationError as exc:
             if isinstance(exc.__cause__, InvalidInput):
                 raise exc.__cause__ from None
@@ -145,7 +145,7 @@ class _Document(msgspec.Struct):
     payload: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_decode = msgspec.json.Decoder(_Document | list[_Document]).decode
+_decode = jsontext.decoder(_Document | list[_Document])  # type: ignore[arg-type]  # a union
 
 
 def read_batch(data: bytes) -> Batch:

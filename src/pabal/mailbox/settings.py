@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from pabal import jsontext
 from pabal.errors import StoreFailed
 from pabal.filesystem import read_plain
 from pabal.policy.policy import Policy
@@ -59,7 +60,7 @@ def read_layout(root: Path) -> Layout:
     """Return the layout of a mailbox; without the file, as in a mailbox that no manager has served, the default."""
     path = root / LAYOUT
     try:
-        return msgspec.json.decode(read_plain(path), type=Layout)
+        return jsontext.decode_as(read_plain(path), Layout)
     except (FileNotFoundError, NotADirectoryError):
         return Layout()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as exc:

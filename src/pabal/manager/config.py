@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-import msgspec
-
 from pabal import jsontext
 from pabal.connect import parse_url
 from pabal.errors import InvalidConfig, InvalidInput
@@ -86,7 +84,7 @@ def read_config(path: Path | None, *, folder: Path, root: Path | None = None, **
     base = folder if path is None else path.absolute().parent
     if mistakes := find_mistakes(document, base):
         raise InvalidConfig(_source(path), mistakes)
-    return _config(msgspec.convert(document, Document), path, base, root)
+    return _config(jsontext.convert(document, Document), path, base, root)
 
 
 def _source(path: Path | None) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from pabal import jsontext
 from pabal.errors import InvalidName, InvalidPolicy, PabalError
 from pabal.names import check_name, suggestion
 from pabal.policy.policy import merged, policy_from
@@ -269,14 +270,14 @@ def _structure_mistakes(document: object, expected: type[msgspec.Struct], place:
             yield f"{place}.{name}: it is missing"
 
 
-def _wrong(value: object, expected: object, where: str) -> Iterator[str]:
+def _wrong(value: object, expected: Any, where: str) -> Iterator[str]:
     inner = getattr(expected, "__args__", (None,))[0]
     if getattr(expected, "__origin__", None) is list and isinstance(inner, type) and isinstance(value, list):
         for number, item in enumerate(value):
             yield from _structure_mistakes(item, inner, f"{where}[{number}]")
         return
     try:
-        msgspec.convert(value, expected)
+        jsontext.convert(value, expected)
     except msgspec.ValidationError as exc:
         expectation = _expectation(expected) or _plain(str(exc).partition(" - at `$")[0])
         yield f"{where}: {expectation}; found {_shown(value)}"

@@ -165,7 +165,7 @@ class Tool(NamedTuple):
         """Return the arguments of a call; raise InvalidInput that names the wrong one and says what is allowed."""
         given = {name: value for name, value in arguments.items() if value is not None}
         try:
-            return msgspec.convert(given, self.arguments)
+            return jsontext.convert(given, self.arguments)
         except (msgspec.ValidationError, UnicodeEncodeError) as exc:
             known = msgspec.structs.fields(self.arguments)
             listed = ", ".join(f"{one.name}{'' if one.required else '?'}" for one in known) or "no arguments"

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pabal import jsontext
 from pabal.errors import InvalidBody, InvalidInput, ValidationFailed
 from pabal.jsontext import Json, check, encode
 
@@ -78,7 +79,7 @@ def convert(body: Any, expected: Any) -> Any:
     try:
         if _is_model(expected):  # from JSON, in which a strict model takes a date as text
             return expected.model_validate(body) if type(body) is bytes else expected.model_validate_json(encode(body))
-        return msgspec.convert(body, expected, str_keys=True, dec_hook=_loaded)
+        return jsontext.convert(body, expected, str_keys=True, dec_hook=_loaded)
     except (msgspec.ValidationError, ValueError) as exc:  # pydantic's error is a ValueError
         raise ValidationFailed(f"body: {' '.join(str(exc).split())}") from exc
 

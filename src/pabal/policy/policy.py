@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import msgspec
 
+from pabal import jsontext
 from pabal.errors import InvalidInput, InvalidName, InvalidPolicy
 from pabal.jsontext import Json, check
 from pabal.names import check_name, suggestion
@@ -180,7 +181,7 @@ def policy_from(document: Mapping[str, Any]) -> Policy:
     if PAUSED in document:
         raise InvalidPolicy(f"{PAUSED} is no part of a policy: use `pabal pause` and `pabal resume`, or queue.pause()")
     try:
-        return msgspec.convert(document, Policy)
+        return jsontext.convert(document, Policy)
     except msgspec.ValidationError as exc:
         if isinstance(exc.__cause__, InvalidPolicy):
             raise InvalidPolicy(_in_document(str(exc.__cause__))) from None

@@ -253,7 +253,7 @@ class Schedules:
     def _fire(self, delivery: Delivery, last: Mapping[str, Schedule]) -> int:
         facts = {"id": delivery.message.id}
         try:
-            schedule = msgspec.convert(delivery.body, Schedule)
+            schedule = jsontext.convert(delivery.body, Schedule)
             then = list(self._messages_of(schedule, last.get(schedule.name, schedule)))
             delivery.ack(then=then)
             return sum(draft.queue != QUEUE for draft in then)
@@ -322,7 +322,7 @@ class Schedules:
                 for entry in self._queue.entries(state):
                     with suppress(msgspec.ValidationError):
                         if entry.message is not None:
-                            found[entry.id] = msgspec.convert(entry.message.body, Schedule)
+                            found[entry.id] = jsontext.convert(entry.message.body, Schedule)
         ids = sorted(found, key=lambda id: (*_order(found[id]), found[id].next))
         return {id: found[id] for id in ids if name in ("", found[id].name)}
 

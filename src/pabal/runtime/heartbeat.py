@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pabal import jsontext
 from pabal.clock import Clock
 from pabal.runtime.state_file import write_reading
 
@@ -71,7 +72,7 @@ class Heartbeat:
 def read_pulse(path: Path, clock: Clock, patience: float = PATIENCE) -> Pulse:
     """Read the state of a loop from its heartbeat."""
     try:
-        beat = msgspec.json.decode(path.read_bytes(), type=Beat)
+        beat = jsontext.decode_as(path.read_bytes(), Beat)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return Pulse("gone", float("inf"))
     if beat.boot_id != clock.boot_id or not _alive(beat.pid):

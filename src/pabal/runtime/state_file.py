@@ -64,7 +64,7 @@ class StateFile(Generic[T]):
 
 def read_state(path: Path, kind: type[T]) -> T:
     """Read the JSON value of a file; raise one of DAMAGED if that is not possible."""
-    return msgspec.convert(jsontext.read(read_plain(path)), kind)
+    return jsontext.convert(jsontext.read(read_plain(path)), kind)
 
 
 def write_state(path: Path, value: object) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from pabal import jsontext
 from pabal.connect import TopicConnection
 from pabal.errors import InvalidBody
 from pabal.names import split_url
@@ -110,25 +111,23 @@ Event = TypeVar("Event", MessageCreated, MessagePersisted)
 
 def read_created(value: bytes) -> MessageCreated:
     """Decode a record of MESSAGES; raise InvalidBody with the reason if it is not valid."""
-    return _read(value, _CREATED)
+    return _read(value, MessageCreated)
 
 
 def read_persisted(value: bytes) -> MessagePersisted:
     """Decode a record of PERSISTED; raise InvalidBody with the reason if it is not valid."""
-    return _read(value, _PERSISTED)
+    return _read(value, MessagePersisted)
 
 
-def _read(value: bytes, decoder: msgspec.json.Decoder[Event]) -> Event:
+def _read(value: bytes, kind: type[Event]) -> Event:
     try:
-        return decoder.decode(value)
+        return jsontext.decode_as(value, kind)
     except msgspec.MsgspecError as exc:
-        raise InvalidBody(f"no {decoder.type.__name__}: {exc}") from exc
+        raise InvalidBody(f"no {kind.__name__}: {exc}") from exc
     except UnicodeDecodeError as exc:
-        raise InvalidBody(f"no {decoder.type.__name__}: not UTF-8") from exc
+        raise InvalidBody(f"no {kind.__name__}: not UTF-8") from exc
 
 
-_CREATED = msgspec.json.Decoder(MessageCreated)
-_PERSISTED = msgspec.json.Decoder(MessagePersisted)
 encode = msgspec.json.Encoder().encode
 
 

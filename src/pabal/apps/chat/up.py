@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from pabal import jsontext
 from pabal.apps.chat.gateway.auth import make_secret
 from pabal.clock import Clock, SystemClock
 from pabal.durable import make_dirs, replace_whole
@@ -50,7 +51,7 @@ class ChatFolder:
     def restarts(self) -> dict[str, int]:
         """Return how often gateway and worker were started again since `pabal chat up` began."""
         try:
-            found: dict[str, int] = msgspec.json.decode(self.restarted.read_bytes(), type=dict[str, int])
+            found: dict[str, int] = jsontext.decode_as(self.restarted.read_bytes(), dict[str, int])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return {}
         return found

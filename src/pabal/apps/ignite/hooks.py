@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pabal import jsontext
 from pabal.apps.ignite.readers import MailWatch, beat, delivered
 from pabal.apps.ignite.workspace import HOOKS, Held, Workspace
 from pabal.codecs.mime.codec import priority_text
@@ -151,7 +152,7 @@ def _record(root: Path, agent: str) -> Iterator[_Told]:
     """Change what an agent was told, with the lock of its file held."""
     with locked(root / HOOKS / f"{agent}.told") as fd:
         try:
-            record = msgspec.json.decode(os.pread(fd, 1 << 16, 0), type=_Told)
+            record = jsontext.decode_as(os.pread(fd, 1 << 16, 0), _Told)
         except msgspec.DecodeError:
             record = _Told()
         before = msgspec.json.encode(record)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from pabal import jsontext
 from pabal.apps.ignite.types import TYPES, OwnTypes
 from pabal.codecs import yaml
 from pabal.errors import InvalidConfig, InvalidInput, QueueUnknown
@@ -173,7 +174,7 @@ def read_team(path: Path) -> Team:
     except OSError as exc:
         raise InvalidConfig(f"{path}: {exc.strerror}; `pabal ignite init` makes one") from exc
     try:
-        document = msgspec.convert(yaml.read(data), _Document)
+        document = jsontext.convert(yaml.read(data), _Document)
     except (InvalidInput, msgspec.ValidationError) as exc:
         raise InvalidConfig(str(path), (str(exc),)) from exc
     mistakes: list[str] = []

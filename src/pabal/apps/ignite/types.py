@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from pabal import jsontext
 from pabal.apps.ignite import bodies
 from pabal.apps.ignite.bodies import Body
 from pabal.apps.ignite.errors import UnknownType
@@ -90,7 +91,7 @@ def check(type: str, body: Json | bytes, own: OwnTypes = MappingProxyType({})) -
         hint = f"did you mean {near[0]}?" if near else "docs/reference/ignite-types.md lists them"
         raise UnknownType(f"no message type {type!r:.60}; {hint}; `types` in team.yaml adds others")
     try:
-        return msgspec.convert(_without_nulls(body), known.body)
+        return jsontext.convert(_without_nulls(body), known.body)
     except (msgspec.ValidationError, UnicodeEncodeError) as exc:  # the latter for a lone surrogate
         raise ValidationFailed(f"{type}: {exc}") from exc
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from pabal import jsontext
 from pabal.codecs import yaml
 from pabal.errors import InvalidConfig, InvalidInput
 from pabal.filesystem import read_plain
@@ -151,7 +152,7 @@ def parse_config(data: bytes, kind: type[T], place: str) -> T:
     """Parse the text of a configuration file."""
     try:
         document = yaml.read(data)
-        return msgspec.convert({} if document is None else document, kind)
+        return jsontext.convert({} if document is None else document, kind)
     except msgspec.ValidationError as exc:
         cause = exc.__cause__ if isinstance(exc.__cause__, InvalidInput) else exc
         raise InvalidConfig(place, (str(cause),)) from exc

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from pabal import jsontext
 from pabal.clock import iso_stamp, utc_seconds
 from pabal.errors import InvalidBody, InvalidInput, InvalidName
 from pabal.message import Message
@@ -178,7 +179,7 @@ def read(kind: type[T], document: object) -> T:
         if document["priority"] not in PRIORITIES:
             document = {**document, "priority": "normal"}
     try:
-        return msgspec.convert(document, kind)
+        return jsontext.convert(document, kind)
     except msgspec.ValidationError as exc:
         cause = str(exc.__cause__) if isinstance(exc.__cause__, InvalidInput) else plain_words(str(exc))
         raise InvalidBody(cause) from exc

@@ -406,7 +406,7 @@ def _read_query(text: str, kind: type[Any]) -> Any:
     if len(given) != len(pairs):
         raise InvalidInput("a parameter of the query is given twice")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return jsontext.convert(given, kind, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidInput(f"query: {exc}") from exc
 
@@ -416,7 +416,7 @@ def _read(body: bytes, kind: Any, headers: Mapping[str, str]) -> Any:
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "NotJson", "send the body as JSON, with `Content-Type: application/json`")
     try:
-        return msgspec.convert(jsontext.read(body), kind)
+        return jsontext.convert(jsontext.read(body), kind)
     except msgspec.ValidationError as exc:
         raise InvalidInput(f"body: {exc}") from exc
 

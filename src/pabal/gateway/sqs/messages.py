@@ -23,8 +23,6 @@ from contextlib import suppress
 from hashlib import md5, sha256
 from typing import Any
 
-import msgspec
-
 from pabal import jsontext
 from pabal.aio import Delivery
 from pabal.errors import InvalidInput
@@ -201,7 +199,7 @@ def _attribute(value: Json) -> Attribute:
         return Attribute(data_type="Number", string_value=jsontext.encode(value).decode())
     if isinstance(value, dict) and value.keys() in ({"DataType", "StringValue"}, {"DataType", "BinaryValue"}):
         with suppress(ValueError, SqsError):  # what only looks like one of SQS is shown as JSON
-            given = msgspec.convert(value, Attribute)
+            given = jsontext.convert(value, Attribute)
             _check_value("", given)
             return given
     return Attribute(data_type="String.json", string_value=jsontext.encode(value).decode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -151,7 +152,7 @@ class CancelMessageMoveTask(Parameters, frozen=True, kw_only=True):
     task_handle: str
 
 
-_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+_decoders: dict[type[Any], Callable[[bytes], Any]] = {}
 
 
 def read(kind: type[Any], given: dict[str, Any] | bytes) -> Any:
@@ -159,11 +160,11 @@ def read(kind: type[Any], given: dict[str, Any] | bytes) -> Any:
     if isinstance(given, bytes):
         if b"\\u" not in given:  # else there may be a lone surrogate
             with suppress(ValueError, RecursionError):  # the slow way gives the better error, and takes null for absent
-                return (_decoders.get(kind) or _new_decoder(kind)).decode(given)
+                return (_decoders.get(kind) or _new_decoder(kind))(given)
         given = _object(given)
     known = {key: value for key, value in given.items() if value is not None}
     try:
-        return msgspec.convert(known, kind, strict=False)
+        return jsontext.convert(known, kind, strict=False)
     except msgspec.ValidationError as exc:
         said = str(exc)
         if "missing required field `" in said:
@@ -171,8 +172,8 @@ def read(kind: type[Any], given: dict[str, Any] | bytes) -> Any:
         raise SqsError("SerializationException", f"The request cannot be read: {said}.") from exc
 
 
-def _new_decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
-    return _decoders.setdefault(kind, msgspec.json.Decoder(kind, strict=False))
+def _new_decoder(kind: type[Any]) -> Callable[[bytes], Any]:
+    return _decoders.setdefault(kind, jsontext.decoder(kind, strict=False))
 
 
 def _object(body: bytes) -> dict[str, Any]:

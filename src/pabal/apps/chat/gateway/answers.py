@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from pabal import jsontext
 from pabal.apps.chat.errors import (
     EmailTaken,
     NotMember,
@@ -151,7 +152,7 @@ def value_of(value: object, kind: type[T]) -> T:
     halves = _halves(value)
     try:
         if not halves:
-            return msgspec.convert(value, kind)
+            return jsontext.convert(value, kind)
         wrong = ""
     except (msgspec.ValidationError, UnicodeEncodeError) as exc:
         wrong = _plain(exc)
@@ -184,7 +185,7 @@ def _issues(value: object, kind: type[T], halves: set[str]) -> list[Issue]:
             found.append(Issue(field.encode_name, _HALF))
             continue
         try:
-            msgspec.convert(value[field.encode_name], field.type)
+            jsontext.convert(value[field.encode_name], field.type)
         except (msgspec.ValidationError, UnicodeEncodeError) as exc:
             found.append(Issue(field.encode_name, _described(field.type) or _plain(exc)))
     return found

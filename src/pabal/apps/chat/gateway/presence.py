@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from pabal import jsontext
 from pabal.clock import Clock
 from pabal.topic_store import NewRecord, Record
 
@@ -212,7 +213,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 PresenceEvent: TypeAlias = Online | Offline | Entered | Empty | Typing | Belongs | HasRead | Renamed | Ended
 
-_decoder: msgspec.json.Decoder[PresenceEvent] = msgspec.json.Decoder(PresenceEvent)
+_decode: Callable[[bytes], PresenceEvent] = jsontext.decoder(PresenceEvent)  # type: ignore[arg-type]  # a union
 _encode = msgspec.json.Encoder().encode
 
 
@@ -223,6 +224,6 @@ def record_of(event: PresenceEvent) -> NewRecord:
 def event_of(record: Record) -> PresenceEvent | None:
     """Decode a record; None if its type is unknown."""
     try:
-        return _decoder.decode(record.value)
+        return _decode(record.value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

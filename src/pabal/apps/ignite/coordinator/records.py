@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pabal import jsontext
 from pabal.jsontext import Json
 from pabal.sql.migrate import Runner, migrate
 
@@ -96,7 +97,7 @@ delete from tasks where thread in (
   having max(touched_at) < ? and max(completed_at) < ? and sum(status in ('queued', 'in_progress')) = 0)
 """
 _JSON = frozenset({"dependencies", "work", "result"})
-_outgoing = msgspec.json.Decoder(list[Outgoing])
+_outgoing = jsontext.decoder(list[Outgoing])
 
 
 def prepare(connection: Runner) -> None:
@@ -145,7 +146,7 @@ class Records:
 
     def decision_on(self, message_id: str) -> list[Outgoing] | None:
         found = self._one("select outgoing from decisions where message_id = ?", (message_id,))
-        return None if found is None else _outgoing.decode(found)
+        return None if found is None else _outgoing(found)
 
     def add_decision(self, message_id: str, outgoing: list[Outgoing], at: float) -> None:
         text = msgspec.json.encode(outgoing).decode()
@@ -165,7 +166,7 @@ class Records:
 
     def outbox(self) -> list[tuple[str, Outgoing]]:
         rows = self._run("select id, message from outbox order by id")
-        return [(id, msgspec.json.decode(message, type=Outgoing)) for id, message in rows]
+        return [(id, jsontext.decode_as(message, Outgoing)) for id, message in rows]
 
     def remove_sent(self, ids: Iterable[str]) -> None:
         for id in ids:
@@ -223,4 +224,4 @@ def _task(row: tuple[Any, ...]) -> Task:
         name: msgspec.json.decode(value) if name in _JSON and value is not None else value
         for name, value in zip(Task.__struct_fields__, row, strict=True)
     }
-    return msgspec.convert(found, Task)
+    return jsontext.convert(found, Task)

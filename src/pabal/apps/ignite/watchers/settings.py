@@ -81,7 +81,7 @@ def read_settings(team: Team, name: str) -> WatcherSettings:
     if not _name(name):
         raise InvalidConfig("watchers", (f"{name!r:.80}: a name is of small letters, digits and '_'",))
     try:
-        settings = msgspec.convert(team.watchers[name], WatcherSettings)
+        settings = jsontext.convert(team.watchers[name], WatcherSettings)
     except msgspec.ValidationError as exc:
         raise InvalidConfig(f"watchers.{name}", (str(exc),)) from exc
     if not 0.05 <= settings.interval <= 86400:
@@ -109,7 +109,7 @@ def allowed_variables(team: Team, name: str, variables: Mapping[str, str]) -> di
 
 
 def files_watcher(options: Mapping[str, Any], folder: Path, variables: Mapping[str, str]) -> FilesWatcher[Event]:
-    settings = msgspec.convert(options, FilesSettings)
+    settings = jsontext.convert(options, FilesSettings)
     if not settings.folders:
         raise InvalidConfig("folders: at least one is needed")
     return FilesWatcher(
@@ -125,7 +125,7 @@ def files_watcher(options: Mapping[str, Any], folder: Path, variables: Mapping[s
 
 
 def github_watcher(options: Mapping[str, Any], folder: Path, variables: Mapping[str, str]) -> RepositoryWatcher[Event]:
-    settings = msgspec.convert(options, GithubSettings)
+    settings = jsontext.convert(options, GithubSettings)
     wrong = [name for name in settings.repositories if not _repository(name)]
     if wrong or not settings.repositories:
         raise InvalidConfig(f"repositories: each is owner/name; found {', '.join(wrong) or 'none'}")
@@ -148,7 +148,7 @@ def github_watcher(options: Mapping[str, Any], folder: Path, variables: Mapping[
 
 
 def command_watcher(options: Mapping[str, Any], folder: Path, variables: Mapping[str, str]) -> CommandWatcher[Event]:
-    argv = find_program(msgspec.convert(options, CommandSettings).command, folder, variables.get("PATH", ""))
+    argv = find_program(jsontext.convert(options, CommandSettings).command, folder, variables.get("PATH", ""))
 
     def variables_of(look: Look) -> dict[str, str]:
         return {
@@ -168,7 +168,7 @@ def _event_of_line(value: Any, now: float) -> Event:
     if isinstance(value, dict):
         value.setdefault("at", now)
     try:
-        return msgspec.convert(value, Event)
+        return jsontext.convert(value, Event)
     except msgspec.ValidationError as exc:
         raise InvalidInput(str(exc)) from exc
 

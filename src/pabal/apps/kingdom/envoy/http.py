@@ -75,7 +75,7 @@ def _handler(token: str, questions: Questions) -> type[BaseHTTPRequestHandler]:
             if not size.isdecimal() or len(size) > 9 or int(size) > LARGEST:
                 raise InvalidInput(f"a request has at most {LARGEST} bytes, and Content-Length gives their number")
             try:
-                answer = msgspec.convert(jsontext.read(self.rfile.read(int(size))), Answer)
+                answer = jsontext.convert(jsontext.read(self.rfile.read(int(size))), Answer)
             except msgspec.ValidationError as exc:
                 raise InvalidInput(f"an answer is like {{'text': 'yes'}}: {exc}") from exc
             return msgspec.to_builtins(questions.answer(parts[2], answer.text, responder=answer.responder, via="http"))

@@ -107,7 +107,7 @@ def _unusable(home: Home, event: Event, original: str, code: str, reason: str) -
 
 def _checkpoint(path: Path) -> Checkpoint | str:
     try:
-        return msgspec.convert(jsontext.read(read_plain(path)), Checkpoint)
+        return jsontext.convert(jsontext.read(read_plain(path)), Checkpoint)
     except OSError as exc:
         return f"no checkpoint {path.name}: {exc.strerror}"
     except (InvalidInput, msgspec.ValidationError) as exc:

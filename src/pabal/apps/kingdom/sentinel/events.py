@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from pabal import jsontext
 from pabal.apps.kingdom.documents import Event, Priority, read
 from pabal.errors import InvalidInput
 from pabal.watchers.jira import Ticket
@@ -45,7 +46,7 @@ class Notification(msgspec.Struct, frozen=True):
 def read_notification(item: Any) -> Notification:
     """Read a notification; raise InvalidInput if it is not one."""
     try:
-        found = msgspec.convert(item, Notification)
+        found = jsontext.convert(item, Notification)
     except msgspec.ValidationError as exc:
         raise InvalidInput(str(exc)) from exc
     if not found.id.isdecimal():

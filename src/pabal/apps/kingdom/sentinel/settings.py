@@ -98,10 +98,10 @@ def make_watchers(home: Home, watch: FdWatch, stack: ExitStack) -> tuple[dict[st
 
 def _make(home: Home, name: str, options: dict[str, Any], watch: FdWatch, stack: ExitStack) -> Made:
     if name == "github":
-        return _github(home, msgspec.convert(options, GithubSettings), stack)
+        return _github(home, jsontext.convert(options, GithubSettings), stack)
     if name == "jira":
-        return _jira(home, msgspec.convert(options, JiraSettings), stack)
-    return _command(home, msgspec.convert(options, CommandSettings), watch)
+        return _jira(home, jsontext.convert(options, JiraSettings), stack)
+    return _command(home, jsontext.convert(options, CommandSettings), watch)
 
 
 def _github(home: Home, settings: GithubSettings, stack: ExitStack) -> Made:
