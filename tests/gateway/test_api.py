@@ -495,6 +495,7 @@ def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, p
         "list_consumers": api("list_consumers"),
         "list_schedules": api("list_schedules"),
         "redrive": api("redrive", queue=name, body={}),
+        "send_back": api("send_back", queue=name, body={"dry_run": True}),
         "remove": api("remove", queue=name, body={"state": "done"}),
         "cancel": api("cancel", queue=name, body={"ids": ["nobody"]}),
         "list_needs": until(lambda: (found := api("list_needs"))["needs"] and found),

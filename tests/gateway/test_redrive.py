@@ -150,3 +150,60 @@ def test_a_key_must_be_allowed_to_use_the_target(tmp_path: Path) -> None:
                 client("redrive", queue="orders-1", body={"to": "secret"})
             assert refused.value.status == 403 and dead(mq.queue("orders-1")) == 1
             assert len(client("redrive", queue="orders-1", body={"to": "orders-2"})["ids"]) == 1
+
+
+def moved(mq: pabal.Connection, queue: str, dlq: str, count: int) -> None:
+    """Let messages of a queue fail, so that they are moved to a dead-letter queue."""
+    source = mq.queue(queue)
+    letters = pabal.DeadLetterPolicy(queue=dlq, move=True)
+    source.configure(pabal.Policy(retry=pabal.RetryPolicy(limit=1), dead_letters=letters))
+    source.publish_many(range(count))
+    for delivery in source.lease(count):
+        delivery.nack(reason="SMTP 421")
+
+
+def test_moved_messages_are_counted_by_their_queues_and_go_back(
+    api: Client, mq: pabal.Connection, jobs: pabal.Queue, slow: pabal.Queue
+) -> None:
+    dlq = mq.queue(f"{jobs.name}-dlq")
+    moved(mq, jobs.name, dlq.name, 3)
+    moved(mq, slow.name, dlq.name, 2)
+    dlq.publish("sent here")
+    counted = api("send_back", queue=dlq.name, body={"dry_run": True})
+    assert counted["sources"] == {jobs.name: 3, slow.name: 2} and len(counted["ids"]) == 5
+    with pytest.raises(Failed, match="name the queue"):
+        api("send_back", queue=dlq.name, body={})
+    first = counted["ids"][0]
+    assert api("send_back", queue=dlq.name, body={"ids": [first], "to": jobs.name})["ids"] == [first]
+    done = api("send_back", queue=dlq.name, body={"to": jobs.name, "before": counted["before"]})
+    assert len(done["ids"]) == 2 and done["kept"] == {} and done["next"] is None
+    assert jobs.counts()[State.READY] == 3 and dlq.counts()[State.READY] == 3
+    assert api("send_back", queue=jobs.name, body={"dry_run": True})["ids"] == []  # they were moved to another queue
+
+
+def test_thousands_go_back_in_slices(api: Client, mq: pabal.Connection, jobs: pabal.Queue) -> None:
+    dlq = mq.queue(f"{jobs.name}-dlq")
+    moved(mq, jobs.name, dlq.name, 1100)
+    given: dict[str, Any] = {"to": jobs.name}
+    sizes = []
+    while True:
+        answer = api("send_back", queue=dlq.name, body=given)
+        sizes.append(len(answer["ids"]))
+        if answer["next"] is None:
+            break
+        given |= {"after": answer["next"], "before": answer["before"]}
+    assert sum(sizes) == 1100 and max(sizes) == 500
+    assert jobs.counts()[State.READY] == 1100 and dlq.counts()[State.READY] == 0
+
+
+def test_a_key_must_be_allowed_to_use_the_queue_that_they_go_back_to(tmp_path: Path) -> None:
+    manager = new_key("", ["dlq"], ["manage", "look"])
+    write_keys(tmp_path / "keys", [manager])
+    url = f"sqlite:{tmp_path}/jobs.db"
+    with pabal.connect(url) as mq:
+        moved(mq, "secret", "dlq", 1)
+        with gateway(url, tmp_path / "log", "--keys", str(tmp_path / "keys")) as running:
+            client = Client(running, key=manager.access_key, secret=manager.secret)
+            with pytest.raises(Failed) as refused:
+                client("send_back", queue="dlq", body={"to": "secret"})
+            assert refused.value.status == 403 and mq.queue("dlq").counts()[State.READY] == 1

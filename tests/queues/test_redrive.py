@@ -12,9 +12,9 @@ import pytest
 import pabal
 from pabal.connect import Connection
 from pabal.errors import InvalidInput, StoreFailed
-from pabal.policy.policy import Policy, RetryPolicy
+from pabal.policy.policy import DeadLetterPolicy, Policy, RetryPolicy
 from pabal.queues.queue import Queue
-from pabal.queues.redrive import NOT_DEAD, lots, redrive
+from pabal.queues.redrive import NOT_DEAD, NOT_READY, lots, redrive, send_back
 from pabal.store import Entry, Movable, State
 from pabal.testing import ManualClock
 from tests.services.postgres import PostgresServer
@@ -222,3 +222,71 @@ def test_a_schema_changed_a_moment_ago_counts(mq: Connection, jobs: Queue, slow:
     assert slow.counts()[State.DEAD] == 1 and slow.revive(["m1"]) == []
     Queue("slow", mq.store).configure(Policy())
     assert slow.revive(["m1"]) == ["m1"]
+
+
+@pytest.fixture
+def graves(mq: Connection, jobs: Queue) -> Queue:
+    """The dead-letter queue to which the failed messages of `jobs` are moved."""
+    jobs.configure(Policy(retry=RetryPolicy(limit=1), dead_letters=DeadLetterPolicy(queue="graves", move=True)))
+    queue = mq.queue("graves")
+    queue.create()
+    return queue
+
+
+def ids_in(queue: Queue) -> list[str]:
+    return [entry.id for entry in queue.entries(State.READY)]
+
+
+def test_a_moved_message_goes_back_whole_and_may_fail_and_go_back_again(jobs: Queue, graves: Queue) -> None:
+    fields: dict[str, Any] = {"type": "t", "version": 3, "priority": 4, "thread_id": "th", "trace_id": "tr"}
+    first = let_die(jobs, {"a": 1}, headers={"x": "y"}, attributes={"n": 1}, **fields)
+    for _ in range(2):
+        [id] = ids_in(graves)
+        assert send_back(graves, [id, id], jobs) == ([id], {})
+        assert ids_in(graves) == [] and state_of(graves, id) is State.DONE
+        [delivery] = jobs.lease()
+        message = delivery.message
+        assert message.body == {"a": 1} and message.headers == {"x": "y", "original-id": first}
+        assert delivery.attempt == 1 and message.attributes == {"n": 1}
+        assert {name: getattr(message, name) for name in fields} == fields
+        delivery.nack(reason="again")
+
+
+def test_only_the_chosen_go_back_and_the_others_are_as_before(jobs: Queue, graves: Queue) -> None:
+    graves.publish_many(["sent here"] * 3)
+    for number in range(4):
+        let_die(jobs, number)
+    moved = {entry.message.body: entry.id for entry in graves.entries(State.READY) if entry.message}  # by number
+    assert send_back(graves, [moved[1], moved[3]], jobs) == ([moved[1], moved[3]], {})
+    assert {entry.message.body for entry in jobs.entries(State.READY) if entry.message} == {1, 3}
+    left = graves.lease(10)
+    assert len(left) == 5 and all(each.attempt == 1 for each in left)  # a lease that is not counted
+
+
+def test_what_cannot_go_back_stays_and_the_reason_is_told(jobs: Queue, graves: Queue) -> None:
+    let_die(jobs, 1)
+    let_die(jobs, "text")
+    number, text = ids_in(graves)
+    jobs.update_policy(body_schema={"type": "string"})
+    done, kept = send_back(graves, [number, text, "unknown"], jobs)
+    assert done == [text] and "does not fit the schema of jobs" in kept[number] and kept["unknown"] == NOT_READY
+    assert ids_in(graves) == [number]
+    graves.pause()
+    assert "paused" in send_back(graves, [number], jobs).kept[number]
+    graves.resume()
+    [held] = graves.lease()
+    assert send_back(graves, [number], jobs) == ([], {number: NOT_READY})
+    held.release(counted=False)
+
+
+def test_groups_go_back_in_order(jobs: Queue, graves: Queue) -> None:
+    for number in range(6):
+        let_die(jobs, number, group=f"g{number % 2}")
+    ids = ids_in(graves)
+    assert sorted(send_back(graves, ids, jobs).ids) == sorted(ids)
+    bodies = []
+    while found := jobs.lease(10):
+        for delivery in found:
+            bodies.append(delivery.body)
+            delivery.ack()
+    assert [body for body in bodies if body % 2] == [1, 3, 5] and [body for body in bodies if not body % 2] == [0, 2, 4]

@@ -1,25 +1,35 @@
-"""Redrive: dead messages become ready again, in their own queue or in another one of the same store, at a rate.
+"""Redrive: dead messages become ready again, in their own queue or in another one of the same store, at a rate; and
+messages that their policy moved to a dead-letter queue, where they are ready, go back.
 
 A message that goes to another queue keeps its id and all of its fields. It is taken in there first, and then removed
 where it was dead, up to a hundred of them together. A kill in between leaves these in both queues, and none is lost:
 the same redrive, repeated, finds them in the target, adds nothing and removes the dead ones.
+
+A message that goes back from a dead-letter queue is leased there, and settled in one step with its publish: it is in
+one of both queues at every time. It gets a new id, and keeps its first one as `original-id`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from pabal.clock import Clock, SystemClock
-from pabal.errors import InvalidInput, ValidationFailed
+from pabal.errors import InvalidInput, LeaseLost, ValidationFailed
 from pabal.message import Message, replace
+from pabal.queues.delivery import Delivery
 from pabal.queues.queue import Queue, check_ids
-from pabal.store import Entry, Movable, State
+from pabal.queues.verdicts import ORIGINAL_ID, SOURCE_QUEUE
+from pabal.store import Draft, Entry, Movable, Outcome, Settlement, State
 
 MOST_AT_ONCE = 100
 NOT_DEAD = "it is not dead any more"
+NOT_READY = "it does not wait any more, or it is for one consumer, or others of its group are before it"
 _ALIVE = (State.READY, State.DELAYED, State.INFLIGHT)
 _STEPS = 10  # in a second, if there is a rate
+_HELD = 60.0  # seconds for which a message that goes back is leased
+_MOST_PASSED = 2000  # messages before those that go back, which are leased and released
 
 
 class Redriven(NamedTuple):
@@ -101,6 +111,72 @@ class _Move:
         if taken_in:
             self._target.cancel([id])
         return True
+
+
+def moved_from(message: Message | None, queue: str) -> str:
+    """Return the queue from which its policy moved a message to this one; empty if it was not moved here."""
+    found = "" if message is None else message.headers.get(SOURCE_QUEUE, "")
+    return "" if found == queue else found
+
+
+def send_back(source: Queue, ids: Sequence[str], target: Queue) -> Redriven:
+    """Send ready messages of a dead-letter queue back to the queue from which they were moved.
+
+    A lease takes what comes first: other messages before these are held meanwhile, and released as if nobody had.
+    """
+    check_ids(ids)
+    wanted = list(dict.fromkeys(ids))
+    if source.paused:
+        return Redriven([], dict.fromkeys(wanted, f"{source.name} is paused: resume it, and send them back then"))
+    left, kept, passed = set(wanted), dict[str, str](), list[Delivery[Any]]()
+    try:
+        while left and len(passed) < _MOST_PASSED:
+            found = source.lease(min(len(left), MOST_AT_ONCE), visibility=_HELD)
+            if not found:
+                break
+            passed += found
+            chosen = [each for each in found if each.message.id in left]
+            left.difference_update(each.message.id for each in chosen)
+            going, unfit = list[Settlement](), dict[str, str]()
+            for delivery in chosen:
+                try:
+                    draft = _sent_back(delivery.message, target)
+                except ValidationFailed as exc:
+                    unfit[delivery.message.id] = f"it does not fit the schema of {target.name}: {exc}"
+                else:
+                    going.append(Settlement(delivery.receipt, source.settler.done([draft])))
+            outcomes = source.settler.settle_many(going)
+            lost = {each.receipt.id for each, got in zip(going, outcomes, strict=True) if got is Outcome.LOST}
+            kept |= unfit | dict.fromkeys(lost, NOT_READY)
+            gone = {each.receipt.id for each in going}
+            passed = [each for each in passed if each.message.id not in gone]
+    finally:
+        for delivery in passed:
+            with suppress(LeaseLost):
+                delivery.release(counted=False)
+    far = f"more than {_MOST_PASSED} messages wait before it"
+    kept |= dict.fromkeys(left, far if len(passed) >= _MOST_PASSED else NOT_READY)
+    return Redriven([id for id in wanted if id not in kept], kept)
+
+
+def _sent_back(message: Message, target: Queue) -> Draft:
+    """Return a message as it goes on in the queue that it came from; raise ValidationFailed if it does not fit."""
+    target.validate(message)
+    headers = {name: value for name, value in message.headers.items() if name != SOURCE_QUEUE}
+    return target.draft(
+        message.body,
+        type=message.type or None,
+        version=message.version,
+        sender=message.sender or None,
+        target=message.target or None,
+        attributes=message.attributes or None,
+        headers={ORIGINAL_ID: message.id, **headers},
+        priority=message.priority,
+        group=message.group or None,
+        thread_id=message.thread_id or None,
+        trace_id=message.trace_id or None,
+        reply_to=message.reply_to or None,
+    )
 
 
 def lots(ids: Sequence[str], rate: float | None) -> Iterator[tuple[Sequence[str], float]]:

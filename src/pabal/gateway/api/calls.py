@@ -7,6 +7,7 @@ import math
 import time
 from base64 import b64decode
 from binascii import Error as NotBase64
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -33,7 +34,7 @@ from pabal.queues.documents import (
     schedule_document,
 )
 from pabal.queues.queue import Queue, check_ids
-from pabal.queues.redrive import lots, redrive
+from pabal.queues.redrive import lots, moved_from, redrive, send_back
 from pabal.store import Entry, Receipt, State
 from pabal.topic_store import Record
 from pabal.topics.documents import TopicStatus, dead_record_document, record_body, record_document
@@ -228,6 +229,28 @@ class Calls:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
         return {**chosen, "ids": done, "kept": kept}
 
+    @call("POST", "/queues/{queue}/send-back", "manage", types.SentBack, body=types.SendBack)
+    async def send_back(self, queue: str, given: types.SendBack) -> Document:
+        """Send messages that were moved to this dead-letter queue back, with no attempts counted."""
+        source = await self._known(queue)
+        if not given.to and not given.dry_run:
+            raise InvalidInput("to: name the queue that the messages came from; a dry_run counts them by queue")
+        target = (await self._known(given.to)).blocking if given.to else None
+        sources = Counter[str]()
+
+        def moved_here(entry: Entry) -> bool:
+            found = moved_from(entry.message, queue)
+            if not found or given.to not in ("", found):
+                return False
+            sources[found] += 1
+            return True
+
+        chosen = await self._chosen(source, State.READY, given, only=moved_here)
+        done, kept = chosen["ids"], dict[str, str]()
+        if target is not None and done and not given.dry_run:
+            done, kept = await self._mq.threads(send_back, source.blocking, done, target)
+        return {**chosen, "ids": done, "kept": kept, "sources": dict(sources)}
+
     @call("POST", "/queues/{queue}/remove", "manage", types.Acted, body=types.Removal)
     async def remove(self, queue: str, given: types.Removal) -> Document:
         """Remove messages of one state for good; those in flight never."""
@@ -327,7 +350,12 @@ class Calls:
         return entry
 
     async def _chosen(
-        self, source: pabal.aio.Queue, state: State, given: types.Selection, most: int = _SLICE
+        self,
+        source: pabal.aio.Queue,
+        state: State,
+        given: types.Selection,
+        most: int = _SLICE,
+        only: Callable[[Entry], bool] | None = None,
     ) -> Document:
         """Return the ids of a slice of the selection, where the next slice begins, and the time before which it is."""
         # Rounded as stores round the time of a death: else what was counted a moment ago might be left alone.
@@ -338,7 +366,7 @@ class Calls:
             raise InvalidInput(f"before: a time in UTC of the years 1 to 9999; found {given.before}") from exc
         if given.ids is msgspec.UNSET:
             ids, after = await self._mq.threads(
-                _look, source.blocking, state, given.search, given.after, most, _id_of, before
+                _look, source.blocking, state, given.search, given.after, most, _id_of, before, only
             )
             return {"ids": ids, "next": after, "before": bound}
         if given.search:
@@ -350,7 +378,7 @@ class Calls:
         first = wanted.index(given.after) + 1 if given.after else 0
         part = wanted[first : first + (most if most < _SLICE else len(wanted))]
         until = math.inf if given.before is None else before
-        ids = await self._mq.threads(lambda: [id for id in part if _is_in(source.blocking, id, state, until)])
+        ids = await self._mq.threads(lambda: [id for id in part if _is_in(source.blocking, id, state, until, only)])
         return {"ids": ids, "next": part[-1] if first + len(part) < len(wanted) else None, "before": bound}
 
 
@@ -393,9 +421,9 @@ async def _settled(queue: str, receipts: list[str], settle: Callable[[str], Awai
     return {"settled": len(receipts)}
 
 
-def _is_in(queue: Queue, id: str, state: State, before: float) -> bool:
+def _is_in(queue: Queue, id: str, state: State, before: float, only: Callable[[Entry], bool] | None) -> bool:
     entry = queue.find(id)
-    return entry is not None and entry.state is state and _since(entry) <= before
+    return entry is not None and entry.state is state and _since(entry) <= before and (only is None or only(entry))
 
 
 def _id_of(entry: Entry) -> str:
@@ -410,6 +438,7 @@ def _look(
     limit: int,
     keep: Callable[[Entry], T],
     before: float | None = None,
+    only: Callable[[Entry], bool] | None = None,
 ) -> tuple[list[T], str | None]:
     """Return up to `limit` messages that fit, of a slice of bounded length and size, and the cursor behind them.
 
@@ -429,7 +458,8 @@ def _look(
             after, seen = entry.cursor, seen + 1
             if before is not None and _since(entry) > before:
                 continue
-            if not wanted or any(wanted in each.casefold() for each in (*_texts(entry), _body(entry))):
+            fits = not wanted or any(wanted in each.casefold() for each in (*_texts(entry), _body(entry)))
+            if fits and (only is None or only(entry)):
                 found.append(keep(entry))
                 if len(found) == limit:
                     return found, after

@@ -41,7 +41,7 @@ from pabal.gateway.api.live import Live
 from pabal.gateway.api.openapi import openapi
 from pabal.gateway.api.people import People
 from pabal.gateway.api.topics import TopicDesk
-from pabal.gateway.api.types import NeedAnswer, NewMessages, Redrive
+from pabal.gateway.api.types import NeedAnswer, NewMessages, Redrive, SendBack
 from pabal.gateway.http import ClientGone, Receive, Scope, Send, Stopping, Waits, read_body
 from pabal.gateway.signature import Key
 from pabal.names import check_name
@@ -361,7 +361,7 @@ def _visible(key: Key, path: str, result: dict[str, Any]) -> dict[str, Any]:
 def _other_queues(queue: str, arguments: list[Any]) -> Iterator[str]:
     """Yield the other queues that a request writes to, or makes others write to: of replies, and of dead letters."""
     for given in arguments:
-        if isinstance(given, Redrive) and given.to:
+        if isinstance(given, (Redrive, SendBack)) and given.to:
             yield check_name(given.to)
         if isinstance(given, NewMessages):
             yield from {check_name(each.reply_to) for each in given.messages if each.reply_to} - {f"{queue}{REPLIES}"}

@@ -218,6 +218,15 @@ class Redrive(Selection, kw_only=True):
     rate: Annotated[float, Meta(ge=0.1, le=10_000)] | None = None
 
 
+class SendBack(Selection, kw_only=True):
+    """Ready messages that their policy moved to this dead-letter queue, to send back to the queue that they came from.
+
+    `to` chooses those of one queue. It may be left out only with `dry_run`.
+    """
+
+    to: str = ""
+
+
 class Removal(Selection, kw_only=True):
     """Messages to remove for good."""
 
@@ -236,6 +245,12 @@ class RedriveAnswer(Acted):
     """`kept` says for each message that was chosen and is not ready why it is not."""
 
     kept: dict[str, str]
+
+
+class SentBack(RedriveAnswer):
+    """`sources` counts the chosen messages by the queue that they were moved from."""
+
+    sources: dict[str, int]
 
 
 class Cancelled(TypedDict):

@@ -4,7 +4,7 @@ import { get, may, post, queuePath } from "./api.js";
 import { bodyView, isWhole } from "./body.js";
 import { dialog, el, fill, toast } from "./dom.js";
 import { ago, size, visible } from "./format.js";
-import { askRedrive } from "./redrive.js";
+import { askRedrive, askSendBack, movedFrom } from "./redrive.js";
 import { searchLink } from "./search.js";
 import { askSend } from "./send.js";
 
@@ -36,10 +36,23 @@ export class MessagePage {
 
   async load() {
     try {
-      this.draw(await get(queuePath(this.queue, "messages", this.id)));
+      const message = await get(queuePath(this.queue, "messages", this.id));
+      this.draw(message, await this.past(message));
     } catch (error) {
       this.element.replaceChildren(this.head(), el("p", {}, error.message));
     }
+  }
+
+  // What other queues know of it: why it was moved here, or the dead-letter queue to which it was moved.
+  async past(message) {
+    const source = movedFrom(message, this.queue);
+    try {
+      if (source) return { why: (await get(queuePath(source, "messages", message.headers["original-id"] ?? message.id))).failure };
+      if (message.state === "done" && message.failure) return { letters: (await get(queuePath(this.queue))).policy?.dlq };
+    } catch {
+      // The record there is removed after a while; a key may not be allowed to see it.
+    }
+    return {};
   }
 
   head(state = "ready") {
@@ -47,7 +60,7 @@ export class MessagePage {
     return el("h1", {}, el("a", { href: "#/" }, "Queues"), " / ", el("a", { href: `${base}/${state}` }, this.queue), " / ", el("span.id", {}, visible(this.id)));
   }
 
-  draw(message) {
+  draw(message, { why, letters } = {}) {
     const fields = FIELDS.filter((name) => message[name] !== null && message[name] !== "" && !(name === "version" && message[name] === 1));
     const rows = fields.map((name) => [name, /_at$/.test(name) ? `${message[name]} (${ago(message[name])})` : visible(String(message[name]))]);
     for (const [name, value] of Object.entries(message.headers ?? {})) rows.push([`header ${visible(name)}`, visible(value)]);
@@ -55,7 +68,8 @@ export class MessagePage {
     fill(
       this.element,
       el("div.row.head", {}, this.head(message.state)),
-      el("p.lead", {}, el(`span.tag.${message.state === "dead" || message.state === "corrupt" ? "bad" : "plain"}`, {}, message.state), ` It ${WORDS[message.state]}. Attempts: ${message.attempt}.`),
+      el("p.lead", {}, el(`span.tag.${message.state === "dead" || message.state === "corrupt" ? "bad" : "plain"}`, {}, message.state), " It ", fate(message, letters), `. Attempts: ${message.attempt}.`),
+      moved(this.queue, message, why),
       message.failure ? failure(message.failure) : null,
       el("div.row", {}, this.actions(message)),
       message.failure?.before.length ? attempts(message) : null,
@@ -76,6 +90,10 @@ export class MessagePage {
       buttons.push(act("Send it again (redrive)", ".primary", () => this.changed("redrive", selection, "It is ready again.")));
       buttons.push(act("Redrive to …", "", () => this.redriveTo(selection)));
     }
+    const source = movedFrom(message, this.queue);
+    if (may("manage") && message.state === "ready" && source) {
+      buttons.push(act(`Send back to ${visible(source)}`, ".primary", () => this.sendBack(source)));
+    }
     if (may("send") && message.created_at !== null && isWhole(message)) {
       buttons.push(act("Edit a copy and send it", "", async () => (await askSend(this.queue, message)) && this.load()));
     }
@@ -89,6 +107,17 @@ export class MessagePage {
       buttons.push(act("Remove …", ".danger", () => this.asked("Remove this message for good? This cannot be undone.", "Remove it", "remove", { ...selection, state: message.state }, "It is removed.")));
     }
     return buttons;
+  }
+
+  async sendBack(to) {
+    if (!(await askSendBack(this.queue, new Map([[to, 1]])))) return;
+    const { ids, kept } = await post(queuePath(this.queue, "send-back"), { ids: [this.id], to });
+    if (!ids.length) toast(kept[this.id] ?? "It does not wait any more.", "bad");
+    else {
+      toast(`It is ready again in ${to}.`);
+      location.hash = `#/queues/${encodeURIComponent(to)}/ready`;
+    }
+    await this.load();
   }
 
   async redriveTo(selection) {
@@ -121,6 +150,26 @@ export class MessagePage {
       toast(error.message, "bad");
     }
   }
+}
+
+// What became of it, in words after "It".
+function fate(message, letters) {
+  if (message.state !== "done" || !message.failure) return WORDS[message.state];
+  if (message.failure.code === "CANCELLED") return "was cancelled";
+  if (letters?.move) {
+    const first = message.headers?.["original-id"] ?? message.id;
+    const there = el("a", { href: `#/queues/${encodeURIComponent(letters.queue)}/ready?search=${encodeURIComponent(first)}` }, visible(letters.queue));
+    return ["failed for good, and was moved to its dead-letter queue ", there];
+  }
+  return "failed for good, and its queue keeps no dead messages";
+}
+
+// From where a message was moved to its dead-letter queue, and why.
+function moved(queue, message, why) {
+  const source = movedFrom(message, queue);
+  if (!source) return null;
+  const words = el("p.lead", {}, "Moved here from ", el("a", { href: `#/queues/${encodeURIComponent(source)}/ready` }, visible(source)), why ? ", where it failed:" : ", where it failed. The record of why is no longer kept there.");
+  return el("div", {}, words, why ? failure(why) : null);
 }
 
 function failure(found) {
@@ -156,7 +205,7 @@ function related(queue, message) {
   const rows = [];
   const add = (words, ...link) => rows.push(el("tr", {}, el("th", { scope: "row" }, words), el("td", {}, link)));
   const everywhere = (text, words) => el("a", { href: searchLink(text) }, words);
-  const { "source-queue": source, "original-id": original } = message.headers ?? {};
+  const [source, original] = [movedFrom(message, queue), message.headers?.["original-id"]];
   if (source) add("moved here from", messageLink(source, original ?? message.id));
   else if (original) add("first was", everywhere(original, visible(original)));
   const copied = message.body?.originalMessage;

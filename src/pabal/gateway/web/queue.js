@@ -5,7 +5,7 @@ import { dialog, el, fill, toast } from "./dom.js";
 import { ago, count, messages, size, visible } from "./format.js";
 import { askSend } from "./send.js";
 import { askPolicy } from "./policy.js";
-import { askRedrive, redriveWords, runRedrive } from "./redrive.js";
+import { askRedrive, askSendBack, countMoved, movedFrom, redriveWords, runRedrive, sendBackWords } from "./redrive.js";
 
 const STATES = [
   ["ready", "Ready"],
@@ -43,6 +43,7 @@ export class QueuePage {
     this.paused = el("span.tag.warn", { hidden: true }, "paused");
     this.pauseButton = el("button", { type: "button", onclick: () => this.pause() }, "Pause");
     this.searchBox = el("input", { type: "search", value: this.search, placeholder: "Search id, type, text, header, reason", "aria-label": "Search messages" });
+    this.backButton = el("button", { type: "button", hidden: true, onclick: () => this.sendBackAll() }, this.search ? "Send back all that match …" : "Send back all that were moved here …");
     this.bulk = el("div.row.bulk", { hidden: true });
     this.progress = el("div.row.progress", { hidden: true });
     this.body = el("tbody");
@@ -74,6 +75,7 @@ export class QueuePage {
         this.searchBox,
         el("button", { type: "submit" }, "Search"),
         this.state === "dead" && may("manage") ? el("button", { type: "button", onclick: () => this.redriveAll() }, this.search ? "Redrive all that match …" : "Redrive all …") : null,
+        this.backButton,
       ),
       this.bulk,
       this.progress,
@@ -115,6 +117,7 @@ export class QueuePage {
       this.body.append(...found.map((message) => this.row(message)));
       this.shownIds.push(...found.map((message) => message.id));
       this.more.hidden = !next;
+      if (this.state === "ready" && may("manage") && found.some((message) => movedFrom(message, this.queue))) this.backButton.hidden = false;
       this.note.textContent = this.shownIds.length ? `${count(this.shownIds.length)} shown` : this.nothing();
       this.drawBulk();
     } catch (error) {
@@ -147,11 +150,16 @@ export class QueuePage {
       {},
       el("td.check", {}, box),
       el("td.id", {}, el("a", { href: `#/queues/${encodeURIComponent(this.queue)}/message/${encodeURIComponent(message.id)}` }, visible(message.id))),
-      el("td", {}, this.state === "dead" || this.state === "corrupt" ? el("span.why", {}, visible(why)) : visible(message.type ?? "")),
+      el("td", {}, this.state === "dead" || this.state === "corrupt" ? el("span.why", {}, visible(why)) : [visible(message.type ?? ""), this.source(message)]),
       el("td.glance", {}, message.created_at === null ? `${size(message.body_bytes)}, not readable` : visible((message.body_text ?? "").slice(0, 160))),
       el("td.number", {}, message.attempt || ""),
       el("td.number", { title: since ?? "" }, ago(since)),
     );
+  }
+
+  source(message) {
+    const source = movedFrom(message, this.queue);
+    return source ? el("small.moved", {}, `moved from ${visible(source)}`) : null;
   }
 
   chooseAll() {
@@ -206,6 +214,26 @@ export class QueuePage {
       toast(...redriveWords(outcome, expected, selection.to));
       await this.load();
     });
+  }
+
+  async sendBackAll() {
+    await this.tried(async () => {
+      const { at } = await get(queuePath(this.queue));
+      const selection = { search: this.search, before: at };
+      const sources = await countMoved(this.queue, selection);
+      if (!sources.size) return toast("Nothing here was moved from another queue.");
+      if (await askSendBack(this.queue, sources)) await this.sendBack(selection, sources);
+    });
+  }
+
+  async sendBack(selection, sources) {
+    for (const [to, total] of sources) {
+      const outcome = await runRedrive(this.queue, { ...selection, to }, total, this.progress, "send-back");
+      toast(...sendBackWords(outcome, total, to));
+      if (outcome.stopped) break;
+    }
+    this.backButton.hidden = true;
+    await this.load();
   }
 
   async removeAll() {

@@ -11,6 +11,7 @@ const TEXTS = [
   ["target", "Target", "the one consumer that may take it"],
   ["thread_id", "Thread", "what it belongs to"],
 ];
+const OF_A_MOVE = ["original-id", "source-queue"]; // headers of a message that its policy moved; a copy was not moved
 const KEPT = ["version", "reply_to", "trace_id"]; // of another message, beside what the form has
 const NUMBERS = [
   ["priority", "Priority", "-100 to 100, larger first"],
@@ -24,7 +25,7 @@ export async function askSend(queue, from = null) {
   const body = el("textarea", { rows: 9, spellcheck: "false" });
   body.value = start ?? "";
   const headers = el("textarea", { rows: 2, spellcheck: "false", placeholder: "name: value" });
-  headers.value = Object.entries(from?.headers ?? {}).map(([name, value]) => `${name}: ${value}`).join("\n");
+  headers.value = Object.entries(from?.headers ?? {}).filter(([name]) => !OF_A_MOVE.includes(name)).map(([name, value]) => `${name}: ${value}`).join("\n");
   const inputs = new Map();
   const field = ([name, label, hint], type) => {
     const input = el("input", { type, placeholder: hint, step: type === "number" ? "any" : null, autocomplete: "off" });
