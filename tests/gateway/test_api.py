@@ -178,6 +178,18 @@ def test_a_search_looks_in_ids_types_headers_failures_and_attributes(api: Client
     assert [each["id"] for each in page["messages"]] == ["m-77"]
 
 
+@pytest.mark.parametrize("text", ['"order": 1000', '"order":1000', "김민아", "\\uae40", '[{"sku": "a-1"}, {"sku"'])
+@pytest.mark.parametrize("sent", ["text", "json"])
+def test_a_search_finds_json_in_text_as_it_was_sent_and_decoded(
+    api: Client, jobs: pabal.Queue, text: str, sent: str
+) -> None:
+    body = {"order": 1000, "name": "김민아", "items": [{"sku": "A-1"}, {"sku": "B-7"}]}
+    jobs.publish(json.dumps(body) if sent == "text" else body, id="wanted")
+    jobs.publish_many(['{"order": 999}', "{no json", "[" * 100_000, '{"a": "\\ud800"}', "김민", {"order": 7}])
+    found = [each["id"] for each in api("list_messages", queue=jobs.name, search=text)["messages"]]
+    assert found == (["wanted"] if sent == "text" or not text.startswith("\\u") else [])
+
+
 def test_large_bodies_are_not_put_into_lists(api: Client, jobs: pabal.Queue) -> None:
     jobs.publish({"text": "x" * 100_000}, id="large")
     [listed] = api("list_messages", queue=jobs.name)["messages"]

@@ -121,6 +121,36 @@ def test_a_copy_keeps_large_numbers_and_fields(emails: pabal.Queue, open_page: O
     assert (copy.message.version, copy.message.trace_id) == (3, "t-1")
 
 
+def test_json_in_a_text_is_shown_as_json_and_a_copy_stays_text(emails: pabal.Queue, open_page: OpenPage) -> None:
+    sent = '{"order": 9007199254740993, "name": "\\uae40\\ubbfc\\uc544"}'
+    emails.publish(sent, id="first")
+    page = open_page("#/queues/emails/ready")
+    expect(page.locator("td.glance")).to_contain_text('"name":"김민아"')
+    page.locator("td.id a").click()
+    expect(page.locator(".json")).to_contain_text('"name": "김민아"')
+    expect(page.locator(".json")).to_contain_text("9007199254740993")
+    page.get_by_role("button", name="Show the text").click()
+    expect(page.locator("pre.body")).to_have_text(sent)
+    expect(page.locator(".json")).to_be_hidden()
+    page.get_by_role("button", name="Edit a copy").click()
+    expect(page.get_by_label("Body, as text")).to_have_value(sent)
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".toast", has_text="Sent as")).to_be_visible()
+    assert [each.message.body for each in emails.entries(State.READY) if each.message] == [sent, sent]
+
+
+def test_a_body_is_sent_as_text_or_as_bytes(emails: pabal.Queue, open_page: OpenPage) -> None:
+    page = open_page("#/queues/emails/ready")
+    for kind, words in (("text", "{not json"), ("bytes, in base64", "AAH/")):
+        page.get_by_role("button", name="Send a message").click()
+        page.get_by_label("The body is").select_option(kind)
+        page.get_by_label(f"Body, as {kind}").fill(words)
+        page.get_by_role("button", name="Send", exact=True).click()
+        expect(page.get_by_role("dialog")).to_be_hidden()
+    until(lambda: emails.counts().get(State.READY, 0) == 2)
+    assert [each.message.body for each in emails.entries(State.READY) if each.message] == ["{not json", b"\x00\x01\xff"]
+
+
 def test_a_queue_is_paused_resumed_and_its_policy_changed(emails: pabal.Queue, open_page: OpenPage) -> None:
     page = open_page("#/queues/emails/ready")
     page.get_by_role("button", name="Pause").click()

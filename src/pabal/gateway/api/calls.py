@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,6 +47,7 @@ _SLICE = 500  # messages that one request looks at
 _PAGE = 100  # of them at a time
 _PACED_SECONDS = 2.0  # of a request with a rate
 _PAGES = 6  # that one request reads at most
+_DECODED = 1 << 18  # characters of a text that is read as JSON for a search
 _BY_TEXT = ("type", "sender", "target", "group", "dedup_key", "unique", "thread_id", "trace_id", "reply_to")
 
 Act = Callable[..., Awaitable[Any]]
@@ -446,7 +449,7 @@ def _look(
     """
     if not after.isprintable():
         raise InvalidInput("after is the `next` of another answer; found characters that it never has")
-    wanted, found = search.casefold(), list[T]()
+    fits, found = _fits(search), list[T]()
     seen = pages = 0
     # Pages that are cut short because their messages are large count as long ones.
     while seen < _SLICE and pages < _PAGES:
@@ -458,12 +461,24 @@ def _look(
             after, seen = entry.cursor, seen + 1
             if before is not None and _since(entry) > before:
                 continue
-            fits = not wanted or any(wanted in each.casefold() for each in (*_texts(entry), _body(entry)))
-            if fits and (only is None or only(entry)):
+            if fits(entry) and (only is None or only(entry)):
                 found.append(keep(entry))
                 if len(found) == limit:
                     return found, after
     return found, after
+
+
+def _fits(search: str) -> Callable[[Entry], bool]:
+    """Return whether a message has the text that is searched for; in JSON it may have spaces, or none."""
+    wanted = search.casefold()
+    compact = re.sub(r'(?<="):\s+|(?<=,)\s+(?=["\[{])', lambda found: found[0].strip(), wanted)
+
+    def fits(entry: Entry) -> bool:
+        if any(wanted in each.casefold() for each in _texts(entry)):
+            return True
+        return any(wanted in text or compact in text for text in map(str.casefold, _bodies(entry)))
+
+    return fits if wanted else lambda entry: True
 
 
 def _since(entry: Entry) -> float:
@@ -487,9 +502,16 @@ def _texts(entry: Entry) -> Iterator[str]:
             yield jsontext.encode(message.attributes).decode()
 
 
-def _body(entry: Entry) -> str:
-    """Return the body of a message as text: JSON, or bytes that may be text."""
-    return _text(entry.data if entry.message is None else entry.message.body)
+def _bodies(entry: Entry) -> Iterator[str]:
+    """Yield the body of a message as text: JSON, bytes that may be text, or text as it is and the JSON that it has."""
+    body = entry.data if entry.message is None else entry.message.body
+    if not isinstance(body, str):
+        yield _text(body)
+        return
+    yield body
+    if len(body) <= _DECODED and body.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):  # it only looks like JSON
+            yield jsontext.encode(jsontext.decode(body.encode())).decode()
 
 
 def _text(body: Any) -> str:

@@ -153,7 +153,10 @@ class MessagePage(TypedDict):
 
 
 class Look(_Given):
-    """Which messages to list. `search` is text in the id, type, body, headers, attributes or failure."""
+    """Which messages to list. `search` is text in the id, type, body, headers, attributes or failure.
+
+    A body that is text with JSON in it is searched as it is, and with its escapes decoded.
+    """
 
     state: StateName = "ready"
     search: str = ""

@@ -1,7 +1,7 @@
 // A body on the page: JSON folded and coloured, text, or bytes as hexadecimal. Nothing of it becomes markup.
 
 import { el } from "./dom.js";
-import { count, visible } from "./format.js";
+import { count, size, visible } from "./format.js";
 
 const OPEN_DEPTH = 3;
 const MOST_ITEMS = 200;
@@ -22,6 +22,24 @@ function exact(text) {
   );
 }
 
+// The object or list that a text is as JSON, or null.
+function jsonIn(words) {
+  if (!/^\s*[[{]/.test(words)) return null;
+  try {
+    return exact(words);
+  } catch {
+    return null;
+  }
+}
+
+// The beginning of a body, for a list. A text that is JSON is shown with its escapes decoded.
+export function bodyGlance(message) {
+  if (message.created_at === null) return `${size(message.body_bytes)}, not readable`;
+  let words = message.body_text ?? "";
+  if (typeof message.body === "string" && !message.body_encoding) words = jsonIn(message.body) ? JSON.stringify(JSON.parse(message.body)) : message.body;
+  return visible(words.slice(0, 160));
+}
+
 export function bodyView(message) {
   if (message.created_at === null) {
     if (!message.data) return el("p.soft", {}, "Only the record of this message is kept, not the message itself.");
@@ -31,8 +49,22 @@ export function bodyView(message) {
   if (!isWhole(message)) {
     return el("div", {}, el("p.soft", {}, `The body has ${count(message.body_bytes)} bytes; this is its beginning.`), text(message.body_text));
   }
-  if (typeof message.body === "string") return text(message.body);
+  if (typeof message.body === "string") return textView(message.body);
   return el("div.json", {}, value(message.body_text ? exact(message.body_text) : message.body, 0));
+}
+
+// A text; one that is JSON is shown as such, with a switch to the text as it was sent.
+function textView(words) {
+  const found = jsonIn(words);
+  if (found === null) return text(words);
+  const [folded, plain] = [el("div.json", {}, value(found, 0)), text(words)];
+  plain.hidden = true;
+  const turn = () => {
+    [folded.hidden, plain.hidden] = [plain.hidden, folded.hidden];
+    button.textContent = plain.hidden ? "Show the text" : "Show as JSON";
+  };
+  const button = el("button", { type: "button", onclick: turn }, "Show the text");
+  return el("div", {}, el("p.row", {}, el("span.soft", {}, "The body is text with JSON in it."), button), folded, plain);
 }
 
 const text = (words) => el("pre.body", {}, visible(words));

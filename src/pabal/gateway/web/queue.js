@@ -1,8 +1,9 @@
 // One queue: its messages by state, search, and what an operator does with them.
 
 import { each, get, may, post, queuePath, remove } from "./api.js";
+import { bodyGlance } from "./body.js";
 import { dialog, el, fill, toast } from "./dom.js";
-import { ago, count, messages, size, visible } from "./format.js";
+import { ago, count, messages, visible } from "./format.js";
 import { askSend } from "./send.js";
 import { askPolicy } from "./policy.js";
 import { askRedrive, askSendBack, countMoved, movedFrom, redriveWords, runRedrive, sendBackWords } from "./redrive.js";
@@ -151,7 +152,7 @@ export class QueuePage {
       el("td.check", {}, box),
       el("td.id", {}, el("a", { href: `#/queues/${encodeURIComponent(this.queue)}/message/${encodeURIComponent(message.id)}` }, visible(message.id))),
       el("td", {}, this.state === "dead" || this.state === "corrupt" ? el("span.why", {}, visible(why)) : [visible(message.type ?? ""), this.source(message)]),
-      el("td.glance", {}, message.created_at === null ? `${size(message.body_bytes)}, not readable` : visible((message.body_text ?? "").slice(0, 160))),
+      el("td.glance", {}, bodyGlance(message)),
       el("td.number", {}, message.attempt || ""),
       el("td.number", { title: since ?? "" }, ago(since)),
     );

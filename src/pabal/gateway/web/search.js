@@ -1,6 +1,7 @@
 // A search in every queue and state: for the messages of a thread, and for all that mention something.
 
 import { get, queuePath } from "./api.js";
+import { bodyGlance } from "./body.js";
 import { el, fill } from "./dom.js";
 import { ago, count, visible } from "./format.js";
 
@@ -68,7 +69,7 @@ export class SearchPage {
       el("td", {}, message.state),
       el("td.id", {}, el("a", { href: `#/queues/${encodeURIComponent(queue)}/message/${encodeURIComponent(message.id)}` }, visible(message.id))),
       el("td", {}, why ? el("span.why", {}, visible(why)) : visible(message.type ?? "")),
-      el("td.glance", {}, visible((message.body_text ?? "").slice(0, 160))),
+      el("td.glance", {}, bodyGlance(message)),
       el("td.number", { title: message.created_at ?? "" }, ago(message.created_at)),
     );
   }

@@ -13,6 +13,18 @@ const TEXTS = [
 ];
 const OF_A_MOVE = ["original-id", "source-queue"]; // headers of a message that its policy moved; a copy was not moved
 const KEPT = ["version", "reply_to", "trace_id"]; // of another message, beside what the form has
+// What a body is: how its text in the form becomes JSON.
+const KINDS = {
+  json: ["JSON", (words) => (JSON.parse(words), words)], // as it is: numbers of 64 bits would be rounded by JavaScript
+  text: ["text", JSON.stringify],
+  base64: ["bytes, in base64", JSON.stringify],
+};
+
+function kindOf(message) {
+  if (message?.body_encoding) return "base64";
+  return typeof message?.body === "string" ? "text" : "json";
+}
+
 const NUMBERS = [
   ["priority", "Priority", "-100 to 100, larger first"],
   ["delay", "Delay, seconds", "before it can be taken"],
@@ -20,10 +32,12 @@ const NUMBERS = [
 ];
 
 export async function askSend(queue, from = null) {
-  // The text of a body is kept as it is: numbers of 64 bits would be rounded on the way through JavaScript.
-  const start = from ? (from.body_encoding ? from.body : from.body_text) : "{\n  \n}";
   const body = el("textarea", { rows: 9, spellcheck: "false" });
-  body.value = start ?? "";
+  body.value = (from ? (kindOf(from) === "json" ? from.body_text : from.body) : "{\n  \n}") ?? "";
+  const words = el("span");
+  const name = () => (words.textContent = `Body, as ${KINDS[kind.value][0]}`);
+  const kind = el("select", { onchange: name }, Object.entries(KINDS).map(([value, [label]]) => el("option", { value, selected: value === kindOf(from) }, label)));
+  name();
   const headers = el("textarea", { rows: 2, spellcheck: "false", placeholder: "name: value" });
   headers.value = Object.entries(from?.headers ?? {}).filter(([name]) => !OF_A_MOVE.includes(name)).map(([name, value]) => `${name}: ${value}`).join("\n");
   const inputs = new Map();
@@ -36,14 +50,14 @@ export async function askSend(queue, from = null) {
   };
   const more = el("details", {}, el("summary", {}, "More fields"), el("div.grid", {}, TEXTS.map((each) => field(each, "text")), NUMBERS.map((each) => field(each, "number"))), el("label", {}, "Headers, one a line", headers));
   for (;;) {
-    const answer = await dialog(`Send a message to ${queue}`, [el("label", {}, "Body, as JSON", body), more], [
+    const answer = await dialog(`Send a message to ${queue}`, [el("label", {}, "The body is", kind), el("label", {}, words, body), more], [
       { label: "Cancel", value: "" },
       { label: "Send", value: "yes", kind: "primary" },
     ]);
     if (!answer) return false;
     try {
-      if (!from?.body_encoding) JSON.parse(body.value);
-      const message = from?.body_encoding ? { body_encoding: from.body_encoding } : {};
+      const text = KINDS[kind.value][1](body.value);
+      const message = kind.value === "base64" ? { body_encoding: "base64" } : {};
       for (const name of KEPT) if (from?.[name]) message[name] = from[name];
       for (const [name, [input, type]] of inputs) {
         if (input.value !== "") message[name] = type === "number" ? Number(input.value) : input.value;
@@ -51,7 +65,6 @@ export async function askSend(queue, from = null) {
       const lines = headers.value.split("\n").filter((line) => line.trim());
       if (lines.length) message.headers = Object.fromEntries(lines.map((line) => line.split(/:\s*(.*)/s).slice(0, 2)));
       if (from && Object.keys(from.attributes ?? {}).length) message.attributes = from.attributes;
-      const text = from?.body_encoding ? JSON.stringify(body.value) : body.value;
       const fields = JSON.stringify(message).slice(1);
       const request = `{"messages":[{"body":${text}${fields === "}" ? "" : ","}${fields}]}`;
       const [sent] = (await post(queuePath(queue, "messages"), request)).messages;
