@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from struct import pack
 from typing import Any
 
 from pabal.clock import Clock
@@ -528,7 +529,7 @@ class MemoryStore:
             message=self._message(row) if whole else None,
             failure=row.failure,
             data=b"" if whole else row.data,
-            cursor=f"{100 - row.priority:03d}-{row.due_at:017.3f}-{row.id}",
+            cursor=f"{100 - row.priority:03d}-{pack('>d', row.due_at).hex()}-{row.id}",  # sorts as `_order`
             token=row.token if row.state is State.INFLIGHT else "",
         )
 

@@ -84,6 +84,15 @@ class UpkeepTests(StorePlace):
             for size in (1, 2, 3, 7):
                 assert [entry.id for entry in pages(store, state, size)] == whole, (state, size)
 
+    def test_browse_shows_messages_that_came_within_a_millisecond_once(self, store: Store, clock: ManualClock) -> None:
+        ids = [f"m-{(n * 37) % 101:03d}" for n in range(60)]  # not in the order of their times
+        for id in ids:
+            publish(store, 1, id=id)
+            clock.advance(0.00003)
+        for size in (7, 20, 100):
+            shown = [entry.id for entry in pages(store, State.READY, size)]
+            assert sorted(shown) == sorted(ids), size
+
     def test_browse_shows_ready_messages_in_lease_order(self, store: Store, clock: ManualClock) -> None:
         for n in range(12):
             publish(store, n, priority=(0, 5, -5)[n % 3], delay=(0, 0, 0, 2)[n % 4])
