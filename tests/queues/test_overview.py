@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import pabal
-from pabal.queues.overview import OverviewReader, QueueRow, silence_fault
+from pabal.queues.overview import OverviewReader, QueueRow, severity, silence_fault
+from pabal.store import State
 from pabal.testing import ManualClock
 
 
@@ -78,8 +79,13 @@ def test_what_needs_attention_and_who_holds_messages(place: Place) -> None:
         ("warn", "paused"),
         ("warn", "waits for 7 min"),
     ]
+    assert severity(place.row()) == 2
+    queue.purge(State.DEAD)
+    assert severity(place.row()) == 1
     queue.delete(force=True)
     assert place.reader.read(place.mq)["queues"] == []
+    queue.publish(1)
+    assert severity(place.row()) == 0
 
 
 def test_a_look_takes_a_small_share_of_the_time_and_silence_is_measured(place: Place) -> None:

@@ -28,7 +28,7 @@ from pabal.connect import Connection, connect, parse_url
 from pabal.errors import PabalError, StoreError
 from pabal.names import shown_url
 from pabal.queues.documents import entry_document, instant
-from pabal.queues.overview import LOOK_SECONDS, PATIENCE, Overview, OverviewReader, QueueRow, silence_fault
+from pabal.queues.overview import LOOK_SECONDS, PATIENCE, Overview, OverviewReader, QueueRow, severity, silence_fault
 from pabal.store import Entry, State
 
 _LONGEST_REST = 10.0  # seconds between two looks
@@ -360,7 +360,7 @@ class QueuesView:
 
     def _weight(self, row: QueueRow) -> float:
         return {
-            "attention": bool(row["attention"]),
+            "attention": severity(row),
             "queue": 0,
             "ready": row["ready"],
             "in flight": row["inflight"],

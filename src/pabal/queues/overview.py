@@ -183,6 +183,11 @@ def attention(figures: QueueFigures) -> list[Trouble]:
     return found
 
 
+def severity(row: QueueRow) -> int:
+    """Return how much a queue needs attention: 2 if something is bad, 1 for a warning, else 0."""
+    return {"bad": 2, "warn": 1}[row["attention"][0]["kind"]] if row["attention"] else 0
+
+
 def silence_fault(seconds: float) -> str:
     """Return the words for a store that does not answer."""
     return f"the store has not answered for {max(1, round(seconds))} s"

@@ -52,6 +52,33 @@ def test_what_needs_attention_leads_to_its_messages_and_back(emails: pabal.Queue
     expect(page.get_by_text('No queue has "orders" in its name.')).to_be_visible()
 
 
+def test_the_worst_comes_first_then_what_waits_then_the_rest_by_name(
+    emails: pabal.Queue, mq: pabal.Connection, open_page: OpenPage
+) -> None:
+    for name in ("b-waits", "a-waits"):
+        mq.queue(name).publish(1)
+        mq.queue(name).pause()
+    for name in ("d-plain", "c-plain", "zz-dead"):
+        mq.queue(name).publish(1)
+    mq.queue("zz-dead").lease()[0].bury("why")
+    fail(emails, 1, "why")
+    page = open_page()
+    names = page.locator("table.queues tbody th > a:first-child")
+    expect(names).to_have_text(["emails", "zz-dead", "a-waits", "b-waits", "c-plain", "d-plain"])
+
+
+def test_the_line_the_rate_and_the_oldest_age_are_drawn(emails: pabal.Queue, open_page: OpenPage) -> None:
+    page = open_page()
+    row = page.get_by_role("row", name=re.compile("emails"))
+    cells = row.locator("td")
+    expect(cells.nth(5)).to_have_text("·")  # nothing comes in
+    emails.publish_many(range(50))
+    expect(cells.nth(4)).to_have_text(re.compile(r"^\d+(\.\d)?s$"))  # the oldest
+    expect(cells.nth(5)).to_have_text(re.compile(r"^\d+(\.\d)?/s$"))
+    expect(row.locator("svg.spark rect.in").last).to_have_attribute("height", "25")  # most of the line
+    expect(row.locator("svg.spark rect.out")).to_have_count(0)
+
+
 def test_all_that_match_are_counted_asked_for_and_redriven(emails: pabal.Queue, open_page: OpenPage) -> None:
     for number in range(7):
         fail(emails, {"number": number}, "SMTP 421" if number % 2 else "no such user")

@@ -57,7 +57,7 @@ export class Overview {
   draw() {
     const shown = this.queues
       .filter((queue) => queue.queue.toLowerCase().includes(this.filter))
-      .sort((a, b) => Number(b.attention.length > 0) - Number(a.attention.length > 0) || a.queue.localeCompare(b.queue));
+      .sort((a, b) => severity(b) - severity(a) || a.queue.localeCompare(b.queue));
     this.table.hidden = !shown.length;
     this.empty.hidden = shown.length > 0;
     if (!this.queues.length) {
@@ -96,6 +96,9 @@ export class Overview {
     return row;
   }
 }
+
+// How much a queue needs attention, as `severity` of pabal/queues/overview.py: its worst trouble is the first.
+const severity = (queue) => ({ bad: 2, warn: 1 })[queue.attention[0]?.kind] ?? 0;
 
 // What the columns that a phone has no room for say.
 function glance(queue) {
