@@ -208,6 +208,21 @@ def test_dead_messages_are_counted_then_redriven(api: Client, jobs: pabal.Queue)
     assert api("redrive", queue=jobs.name, body={"ids": [ids[1]]})["ids"] == [ids[1]]
 
 
+def test_reasons_are_counted_by_slices(api: Client, jobs: pabal.Queue) -> None:
+    jobs.publish_many(range(700))
+    for number, delivery in enumerate(jobs.lease(700)):
+        delivery.bury("SMTP 421" if number % 3 else "x" * 900)
+    counted: dict[str, int] = {}
+    after, requests = "", 0
+    while after is not None:
+        page = api("list_reasons", queue=jobs.name, after=after)
+        for each in page["reasons"]:
+            assert each["code"] == "NACKED"
+            counted[each["reason"]] = counted.get(each["reason"], 0) + each["messages"]
+        after, requests = page["next"], requests + 1
+    assert counted == {"SMTP 421": 466, "x" * 500: 234} and requests == 2
+
+
 def test_a_redrive_of_thousands_goes_by_slices(api: Client, jobs: pabal.Queue) -> None:
     jobs.publish_many(range(1100))
     deliveries = jobs.lease(1100)
@@ -501,6 +516,7 @@ def test_answers_are_as_the_document_says_and_no_call_is_left_out(api: Client, p
         "resume_queue": api("resume_queue", queue=name),
         "publish": api("publish", queue=name, body={"messages": [{"body": None}]}),
         "list_messages": api("list_messages", queue=name, state="dead"),
+        "list_reasons": api("list_reasons", queue=name),
         "show_message": api("show_message", queue=name, id="known"),
         "download_body": api("download_body", queue=name, id="known"),
         "lease": api("lease", queue=name, limit=2),

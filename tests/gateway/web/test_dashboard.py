@@ -79,6 +79,32 @@ def test_the_line_the_rate_and_the_oldest_age_are_drawn(emails: pabal.Queue, ope
     expect(row.locator("svg.spark rect.out")).to_have_count(0)
 
 
+def test_the_reason_comes_first_and_reasons_are_counted_and_set_the_search(
+    emails: pabal.Queue, open_page: OpenPage
+) -> None:
+    trace = 'Traceback (most recent call last):\n  File "w.py", line 4\nConnectionResetError: [Errno 104]'
+    for number, reason in enumerate(["SMTP 421: busy", "no such user", "SMTP 421: busy", trace, ""]):
+        fail(emails, number, reason)
+    page = open_page("#/queues/emails/dead")
+    rows = page.locator("table.messages tbody tr")
+    expect(rows.nth(0).locator(".why")).to_have_text("SMTP 421: busy")
+    expect(rows.nth(0).locator(".about")).to_have_text("NACKED, attempt 1 of 1")
+    expect(rows.nth(3).locator(".why")).to_have_text("ConnectionResetError: [Errno 104]")
+    expect(rows.nth(4).locator(".why")).to_have_text("NACKED")
+    reasons = page.get_by_role("navigation", name="Reasons").get_by_role("link")
+    expect(reasons).to_have_text(["SMTP 421: busy2", "no such user1", "ConnectionResetError: [Errno 104]1", "NACKED1"])
+    reasons.first.click()
+    expect(page.get_by_role("searchbox", name="Search messages")).to_have_value("SMTP 421: busy")
+    expect(rows).to_have_count(2)
+    expect(reasons).to_have_count(4)  # of all dead messages
+    reasons.first.click()  # again: all of them
+    expect(rows).to_have_count(5)
+    reasons.nth(2).click()
+    expect(rows).to_have_count(1)
+    page.locator("td.id a").click()
+    expect(page.locator(".failure strong")).to_contain_text("Traceback (most recent call last)")
+
+
 def test_all_that_match_are_counted_asked_for_and_redriven(emails: pabal.Queue, open_page: OpenPage) -> None:
     for number in range(7):
         fail(emails, {"number": number}, "SMTP 421" if number % 2 else "no such user")

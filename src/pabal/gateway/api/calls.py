@@ -47,6 +47,7 @@ _SLICE = 500  # messages that one request looks at
 _PAGE = 100  # of them at a time
 _PACED_SECONDS = 2.0  # of a request with a rate
 _PAGES = 6  # that one request reads at most
+_REASON = 500  # characters of a reason that is counted
 _DECODED = 1 << 18  # characters of a text that is read as JSON for a search
 _BY_TEXT = ("type", "sender", "target", "group", "dedup_key", "unique", "thread_id", "trace_id", "reply_to")
 
@@ -165,6 +166,15 @@ class Calls:
             return {"messages": found, "next": after}
 
         return await self._mq.threads(listed)
+
+    @call("GET", "/queues/{queue}/reasons", "look", types.Reasons, query=types.LookForReasons)
+    async def list_reasons(self, queue: str, given: types.LookForReasons) -> Document:
+        """Count the reasons for which messages are dead, of 500 of them in a request."""
+        source = await self._known(queue)
+        found, after = await self._mq.threads(_look, source.blocking, State.DEAD, "", given.after, _SLICE, _reason_of)
+        counted = Counter(found).most_common()
+        reasons = [{"code": code, "reason": reason, "messages": messages} for (code, reason), messages in counted]
+        return {"reasons": reasons, "next": after}
 
     @call("GET", "/queues/{queue}/messages/{id}", "look", types.StoredMessage, query=types.LookAtOne)
     async def show_message(self, queue: str, id: str, given: types.LookAtOne) -> Document:
@@ -431,6 +441,10 @@ def _is_in(queue: Queue, id: str, state: State, before: float, only: Callable[[E
 
 def _id_of(entry: Entry) -> str:
     return entry.id
+
+
+def _reason_of(entry: Entry) -> tuple[str, str]:
+    return (entry.failure.code, entry.failure.reason[:_REASON]) if entry.failure is not None else ("", "")
 
 
 def _look(

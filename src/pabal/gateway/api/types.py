@@ -164,6 +164,27 @@ class Look(_Given):
     limit: Count = 50
 
 
+class LookForReasons(_Given):
+    """Where to go on: the `next` of the answer before."""
+
+    after: str = ""
+
+
+class Reason(TypedDict):
+    """Why messages are dead, and how many of them; a reason is cut after 500 characters."""
+
+    code: str
+    reason: str
+    messages: int
+
+
+class Reasons(TypedDict):
+    """The reasons of a slice of the dead messages, the most frequent first. `next` is null at the end."""
+
+    reasons: list[Reason]
+    next: str | None
+
+
 class LookAtOne(_Given):
     """`most`: the largest body, in bytes, that is answered whole."""
 

@@ -4,6 +4,7 @@ import { get, may, post, queuePath } from "./api.js";
 import { bodyView, isWhole } from "./body.js";
 import { dialog, el, fill, toast } from "./dom.js";
 import { ago, size, visible } from "./format.js";
+import { cause, causeView } from "./reasons.js";
 import { askRedrive, askSendBack, movedFrom } from "./redrive.js";
 import { searchLink } from "./search.js";
 import { askSend } from "./send.js";
@@ -173,21 +174,16 @@ function moved(queue, message, why) {
 }
 
 function failure(found) {
-  const by = found.consumer ? `, by ${visible(found.consumer)}` : "";
-  return el(
-    "div.failure",
-    {},
-    el("strong", {}, found.code),
-    el("p", {}, visible(found.reason || "No reason was given.")),
-    el("p.soft", {}, `attempt ${found.attempt}${by}${found.at ? `, ${ago(found.at)}` : ""}`),
-  );
+  const { reason, about } = cause(found);
+  const parts = [about, `attempt ${found.attempt}`, found.consumer && `by ${visible(found.consumer)}`, found.at && ago(found.at)];
+  return el("div.failure", {}, el("strong", {}, visible(reason)), el("p.soft", {}, parts.filter(Boolean).join(", ")));
 }
 
 // Every attempt that is kept, the last one first.
 function attempts(message) {
   const kept = [...message.failure.before, message.failure].reverse();
   const rows = kept.map((each) =>
-    el("tr", {}, el("td.number", {}, each.attempt || ""), el("td.when", { title: each.at ?? "" }, ago(each.at)), el("td.id", {}, visible(each.consumer || "not known")), el("td", {}, el("span.why", {}, visible(`${each.code}${each.reason ? `: ${each.reason}` : ""}`)))),
+    el("tr", {}, el("td.number", {}, each.attempt || ""), el("td.when", { title: each.at ?? "" }, ago(each.at)), el("td.id", {}, visible(each.consumer || "not known")), causeView(each, "td")),
   );
   return el(
     "div",

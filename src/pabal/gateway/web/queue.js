@@ -6,6 +6,7 @@ import { dialog, el, fill, toast } from "./dom.js";
 import { ago, count, messages, visible } from "./format.js";
 import { askSend } from "./send.js";
 import { askPolicy } from "./policy.js";
+import { causeView, Reasons } from "./reasons.js";
 import { askRedrive, askSendBack, countMoved, movedFrom, redriveWords, runRedrive, sendBackWords } from "./redrive.js";
 
 const STATES = [
@@ -45,6 +46,7 @@ export class QueuePage {
     this.pauseButton = el("button", { type: "button", onclick: () => this.pause() }, "Pause");
     this.searchBox = el("input", { type: "search", value: this.search, placeholder: "Search id, type, text, header, reason", "aria-label": "Search messages" });
     this.backButton = el("button", { type: "button", hidden: true, onclick: () => this.sendBackAll() }, this.search ? "Send back all that match …" : "Send back all that were moved here …");
+    this.reasons = this.state === "dead" ? new Reasons(this.queue, this.search) : null;
     this.bulk = el("div.row.bulk", { hidden: true });
     this.progress = el("div.row.progress", { hidden: true });
     this.body = el("tbody");
@@ -78,6 +80,7 @@ export class QueuePage {
         this.state === "dead" && may("manage") ? el("button", { type: "button", onclick: () => this.redriveAll() }, this.search ? "Redrive all that match …" : "Redrive all …") : null,
         this.backButton,
       ),
+      this.reasons?.element,
       this.bulk,
       this.progress,
       el("div.scroll", {}, el("table.messages", {}, el("thead", {}, el("tr", {}, el("th.check", {}, this.all), el("th", {}, "Message"), el("th", {}, this.state === "dead" ? "Why" : "Type"), el("th", {}, "Body"), el("th.number", {}, "Attempt"), el("th.number", {}, this.state === "delayed" ? "Due" : "Since"))), this.body)),
@@ -121,6 +124,7 @@ export class QueuePage {
       if (this.state === "ready" && may("manage") && found.some((message) => movedFrom(message, this.queue))) this.backButton.hidden = false;
       this.note.textContent = this.shownIds.length ? `${count(this.shownIds.length)} shown` : this.nothing();
       this.drawBulk();
+      if (!after) await this.reasons?.load();
     } catch (error) {
       this.note.textContent = error.message;
     } finally {
@@ -144,14 +148,13 @@ export class QueuePage {
       },
     });
     box.dataset.id = message.id;
-    const why = message.failure ? `${message.failure.code}${message.failure.reason ? `: ${message.failure.reason}` : ""}` : "";
     const since = { delayed: message.due_at, dead: message.failure?.at ?? message.due_at }[this.state] ?? message.created_at;
     return el(
       "tr",
       {},
       el("td.check", {}, box),
       el("td.id", {}, el("a", { href: `#/queues/${encodeURIComponent(this.queue)}/message/${encodeURIComponent(message.id)}` }, visible(message.id))),
-      el("td", {}, this.state === "dead" || this.state === "corrupt" ? el("span.why", {}, visible(why)) : [visible(message.type ?? ""), this.source(message)]),
+      el("td", {}, this.state === "dead" || this.state === "corrupt" ? (message.failure ? causeView(message.failure) : "") : [visible(message.type ?? ""), this.source(message)]),
       el("td.glance", {}, bodyGlance(message)),
       el("td.number", {}, message.attempt || ""),
       el("td.number", { title: since ?? "" }, ago(since)),

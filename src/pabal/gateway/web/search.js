@@ -4,6 +4,7 @@ import { get, queuePath } from "./api.js";
 import { bodyGlance } from "./body.js";
 import { el, fill } from "./dom.js";
 import { ago, count, visible } from "./format.js";
+import { causeView } from "./reasons.js";
 
 const STATES = ["dead", "ready", "inflight", "delayed", "corrupt", "done"];
 const MOST = 200; // messages that are shown
@@ -61,14 +62,13 @@ export class SearchPage {
   }
 
   row(queue, message) {
-    const why = message.failure ? `${message.failure.code}${message.failure.reason ? `: ${message.failure.reason}` : ""}` : null;
     return el(
       "tr",
       {},
       el("td", {}, el("a", { href: `#/queues/${encodeURIComponent(queue)}/${message.state}` }, queue)),
       el("td", {}, message.state),
       el("td.id", {}, el("a", { href: `#/queues/${encodeURIComponent(queue)}/message/${encodeURIComponent(message.id)}` }, visible(message.id))),
-      el("td", {}, why ? el("span.why", {}, visible(why)) : visible(message.type ?? "")),
+      el("td", {}, message.failure ? causeView(message.failure) : visible(message.type ?? "")),
       el("td.glance", {}, bodyGlance(message)),
       el("td.number", { title: message.created_at ?? "" }, ago(message.created_at)),
     );
