@@ -301,6 +301,26 @@ def test_consumers_schedules_and_a_narrow_dark_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_the_content_has_the_focus_after_the_skip_link_and_after_each_way(
+    emails: pabal.Queue, open_page: OpenPage
+) -> None:
+    id = emails.publish({"a": 1}).id
+    page = open_page("#/queues/emails/ready")
+    expect(page.get_by_role("link", name=id)).to_be_visible()
+    page.reload()  # the page begins with it
+    expect(page.get_by_role("link", name=id)).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#page")).to_be_focused()
+    assert page.url.endswith("#/queues/emails/ready")
+    for name, title in ((id, id), ("Consumers", "Consumers")):
+        page.get_by_role("link", name=name).focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text(title)
+        expect(page.locator("#page")).to_be_focused()
+
+
 def test_keyboard_alone_reaches_a_message(emails: pabal.Queue, open_page: OpenPage) -> None:
     id = emails.publish({"a": 1}).id
     page = open_page()

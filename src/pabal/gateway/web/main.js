@@ -178,5 +178,13 @@ $("sign-out").addEventListener("click", async () => {
   signIn();
 });
 onSignedOut(signIn);
-addEventListener("hashchange", route);
+// The hash is the address of a page here, so the link may not change it.
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  $("page").focus();
+});
+addEventListener("hashchange", () => {
+  route();
+  $("page").focus(); // what had the focus is gone
+});
 start();

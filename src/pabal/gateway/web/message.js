@@ -175,7 +175,7 @@ function moved(queue, message, why) {
 
 function failure(found) {
   const { reason, about } = cause(found);
-  const parts = [about, `attempt ${found.attempt}`, found.consumer && `by ${visible(found.consumer)}`, found.at && ago(found.at)];
+  const parts = [about, about.includes("attempt") ? "" : `attempt ${found.attempt}`, found.consumer && `by ${visible(found.consumer)}`, found.at && ago(found.at)];
   return el("div.failure", {}, el("strong", {}, visible(reason)), el("p.soft", {}, parts.filter(Boolean).join(", ")));
 }
 
