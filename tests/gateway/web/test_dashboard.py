@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 import pabal
+from pabal.gateway.api.types import NewMessage
+from pabal.policy.policy import document_of
 from pabal.store import State
 from tests.gateway.conftest import Running
 from tests.gateway.web.conftest import OpenPage
@@ -144,7 +147,7 @@ def test_a_message_is_sent_and_sent_again_with_a_change(emails: pabal.Queue, ope
     expect(page.locator(".toast.bad")).to_contain_text("not JSON")
     page.get_by_label("Body, as JSON").fill('{"to": "ben"}')
     page.get_by_text("More fields").click()
-    page.get_by_label("Type", exact=True).fill("email.send")
+    page.locator("dialog [name=type]").fill("email.send")
     page.get_by_label("Priority").fill("5")
     page.get_by_label("Headers, one a line").fill("tenant: blue")
     page.get_by_role("button", name="Send", exact=True).click()
@@ -221,6 +224,73 @@ def test_a_queue_is_paused_resumed_and_its_policy_changed(emails: pabal.Queue, o
     expect(page.locator(".toast", has_text="Saved")).to_be_visible()
     until(lambda: emails.policy.visibility == 77)
     assert emails.policy.retry.limit == 1
+
+
+def names_in(page: Page) -> set[str]:
+    """Return the names of all inputs of the dialog."""
+    return set(page.locator("dialog [name]").evaluate_all("all => all.map(one => one.name)"))
+
+
+def test_the_forms_have_every_field(emails: pabal.Queue, open_page: OpenPage) -> None:
+    page = open_page("#/queues/emails/ready")
+    page.get_by_role("button", name="Policy").click()
+    document = document_of(pabal.Policy())
+    nested = {f"{part}.{name}" for part in ("retry", "dlq") for name in document[part]}
+    expect(page.locator('[name="retry.limit"]')).to_be_visible()
+    assert names_in(page) == nested | document.keys() - {"retry", "dlq"}
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Send a message").click()
+    expect(page.get_by_label("The body is")).to_be_visible()
+    assert names_in(page) == set(NewMessage.__struct_fields__)
+
+
+def test_a_policy_moves_dead_messages_and_no_more_if_its_queue_is_cleared(
+    emails: pabal.Queue, open_page: OpenPage
+) -> None:
+    page = open_page("#/queues/emails/ready")
+    page.get_by_role("button", name="Policy").click()
+    expect(page.get_by_label("Move failed messages")).to_be_disabled()
+    page.get_by_role("textbox", name="Dead-letter queue").fill("graves")
+    page.get_by_label("Move failed messages").check()
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("Poison limit").fill("3")
+    page.get_by_label("JSON Schema").fill("{wrong")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".toast.bad")).to_contain_text("not JSON")
+    page.get_by_label("JSON Schema").fill('{"type": "object"}')
+    page.get_by_label("A body that does not fit").select_option("dead-letter")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    policy = until(lambda: emails.read_policy() if emails.read_policy().dead_letters.move else None)
+    assert policy.dead_letters.queue == "graves" and policy.retry.poison_limit == 3 and policy.retry.limit == 1
+    assert policy.body_schema == {"type": "object"} and policy.on_invalid == "dead-letter"
+    page.get_by_role("button", name="Policy").click()
+    page.get_by_role("textbox", name="Dead-letter queue").fill("")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("JSON Schema").fill("")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    until(lambda: not emails.read_policy().dead_letters.move)
+    assert emails.read_policy().dead_letters.queue == "" and emails.read_policy().body_schema is None
+
+
+def test_a_message_is_sent_with_every_field(emails: pabal.Queue, open_page: OpenPage) -> None:
+    page = open_page("#/queues/emails/ready")
+    page.get_by_role("button", name="Send a message").click()
+    page.get_by_label("Body, as JSON").fill("1")
+    page.get_by_text("More fields").click()
+    for name, words in (("version", "3"), ("sender", "ann"), ("reply_to", "answers"), ("trace_id", "t-1")):
+        page.locator(f"dialog [name={name}]").fill(words)
+    page.get_by_label("Unique key").fill("u-1")
+    page.locator("dialog [name=at]").fill("2099-01-02T03:04")
+    page.get_by_label("Attributes").fill('{"n": [1]}')
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    [entry] = until(lambda: list(emails.entries(State.DELAYED)))
+    message = entry.message
+    assert message is not None and (message.version, message.sender, message.unique) == (3, "ann", "u-1")
+    assert (message.reply_to, message.trace_id, message.attributes) == ("answers", "t-1", {"n": [1]})
+    assert abs(entry.due_at - datetime(2099, 1, 2, 3, 4).timestamp()) < 1
 
 
 def test_a_queue_is_deleted_only_if_its_name_is_typed(
