@@ -213,7 +213,8 @@ def test_reasons_are_counted_by_slices(api: Client, jobs: pabal.Queue) -> None:
     for number, delivery in enumerate(jobs.lease(700)):
         delivery.bury("SMTP 421" if number % 3 else "x" * 900)
     counted: dict[str, int] = {}
-    after, requests = "", 0
+    requests = 0
+    after: str | None = ""
     while after is not None:
         page = api("list_reasons", queue=jobs.name, after=after)
         for each in page["reasons"]:

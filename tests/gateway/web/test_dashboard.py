@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 import pabal
 from pabal.gateway.api.types import NewMessage
@@ -139,6 +139,74 @@ def test_removing_asks_says_how_many_and_takes_the_chosen(emails: pabal.Queue, o
     assert [entry.id for entry in emails.entries(State.DEAD)] == [ids[1]]
 
 
+def test_remove_all_asks_and_does_nothing_if_it_is_refused(emails: pabal.Queue, open_page: OpenPage) -> None:
+    emails.publish_many(range(4))
+    page = open_page("#/queues/emails/ready")
+    expect(page.locator("table.messages tbody tr")).to_have_count(4)
+    for way in ("button", "key"):
+        page.get_by_role("button", name="Remove all").click()
+        expect(page.get_by_role("dialog")).to_contain_text("Remove 4 ready messages of emails for good?")
+        if way == "button":
+            page.get_by_role("button", name="Cancel", exact=True).click()
+        else:
+            page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        page.get_by_role("link", name="Delayed").click()  # and back: what it shows is new
+        page.get_by_role("link", name="Ready").click()
+        expect(page.locator("table.messages tbody tr")).to_have_count(4)
+    assert emails.counts()[State.READY] == 4
+    page.get_by_role("button", name="Remove all").click()
+    page.get_by_role("button", name="Remove 4").click()
+    expect(page.locator(".toast")).to_have_text("4 removed")
+    assert emails.counts()[State.READY] == 0
+
+
+def test_cancel_and_remove_of_one_message_ask(emails: pabal.Queue, open_page: OpenPage) -> None:
+    dead = fail(emails, 1, "why")
+    ready = emails.publish(2).id
+    for id, act, label, gone in (
+        (ready, "Cancel the message", "Cancel the message", "It is cancelled."),
+        (dead, "Remove …", "Remove it", "It is removed."),
+    ):
+        page = open_page(f"#/queues/emails/message/{id}")
+        page.get_by_role("button", name=act).click()
+        expect(page.get_by_role("dialog")).to_contain_text("Are you sure?")
+        page.get_by_role("button", name="Keep it").click()
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        page.reload()
+        expect(page.locator(".lead .tag")).to_have_text("ready" if id == ready else "dead")
+        page.get_by_role("button", name=act).click()
+        page.get_by_role("dialog").get_by_role("button", name=label).click()
+        expect(page.locator(".toast")).to_have_text(gone)
+    assert emails.counts()[State.READY] == 0 and emails.counts()[State.DEAD] == 0
+
+
+def test_consumers_are_alive_or_only_lately_seen_and_a_message_names_its_holder(
+    emails: pabal.Queue, open_page: OpenPage
+) -> None:
+    id = emails.publish(1).id
+    holder = pabal.Queue("emails", emails.store, consumer="worker-7")
+    holder.lease()
+    page = open_page(f"#/queues/emails/message/{id}")
+    expect(page.locator(".lead")).to_contain_text("is held by worker-7")
+    hour = {"consumer": "gone", "host": None, "pid": None, "since": None, "seen": "2020-01-01T00:00:00Z"}
+    held = [{"queue": "emails", "messages": 1, "since": "2020-01-01T00:00:00Z"}]
+
+    def add(route: Route) -> None:
+        answer = route.fetch()
+        rows = [{**hour, "holds": []}, {**hour, "consumer": "stuck", "holds": held}, *answer.json()["consumers"]]
+        route.fulfill(response=answer, json={"consumers": rows})
+
+    page.route("**/consumers", add)
+    page.get_by_role("link", name="Consumers").click()
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(0)).to_contain_text("worker-7")
+    assert [rows.nth(at).locator("td.is").inner_text().strip() for at in range(3)] == ["alive", "silent", "lately seen"]
+    page.goto(f"{page.url.partition('#')[0]}#/queues/emails/message/{id}")
+    expect(page.locator(".lead")).to_contain_text("is held by one of 2 consumers")
+
+
 def test_a_message_is_sent_and_sent_again_with_a_change(emails: pabal.Queue, open_page: OpenPage) -> None:
     page = open_page("#/queues/emails/ready")
     page.get_by_role("button", name="Send a message").click()
@@ -261,7 +329,8 @@ def test_a_policy_moves_dead_messages_and_no_more_if_its_queue_is_cleared(
     page.get_by_label("A body that does not fit").select_option("dead-letter")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
-    policy = until(lambda: emails.read_policy() if emails.read_policy().dead_letters.move else None)
+    until(lambda: emails.read_policy().dead_letters.move)
+    policy = emails.read_policy()
     assert policy.dead_letters.queue == "graves" and policy.retry.poison_limit == 3 and policy.retry.limit == 1
     assert policy.body_schema == {"type": "object"} and policy.on_invalid == "dead-letter"
     page.get_by_role("button", name="Policy").click()

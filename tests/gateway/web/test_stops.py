@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 import pabal
+from pabal.gateway.api import live
+from pabal.queues.overview import PATIENCE
 from tests.gateway.conftest import Running
 from tests.gateway.http_client import Client, Failed
 from tests.gateway.web.conftest import OpenPage
@@ -82,6 +86,14 @@ def test_a_gateway_that_hangs_is_shown_and_heals_by_itself(
         os.kill(shown.process.pid, signal.SIGCONT)
     expect(page.locator("#live-text")).to_have_text("live")
     expect(page.locator("#banner")).to_be_hidden()
+
+
+def test_the_page_looks_often_enough_to_show_a_stop_within_two_seconds() -> None:
+    text = (resources.files("pabal.gateway") / "web" / "main.js").read_text()
+    silence, look = (int(re.findall(rf"^const {name} = (\d+);$", text, re.M)[0]) for name in ("SILENCE", "LOOK"))
+    assert "silent > SILENCE" in text and "}, LOOK);" in text
+    assert silence + look <= 2000  # of a gateway; a store that is silent is told by it, and sooner
+    assert live._EVERY * 1000 < silence and live._EVERY + PATIENCE < 2
 
 
 class TestManager:

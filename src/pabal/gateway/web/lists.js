@@ -30,14 +30,26 @@ class List {
   }
 }
 
+// Seconds. A consumer that waits asks again after 60 at the latest, and is noted about once in 60.
+const ALIVE = 150;
+
+// Whether a consumer lives: the kind of its dot, and words.
+function life(consumer) {
+  if (Date.now() - Date.parse(consumer.seen) < ALIVE * 1000) return ["good", "alive"];
+  return consumer.holds.length ? ["warn", "silent"] : ["", "lately seen"];
+}
+
 export class ConsumersPage extends List {
   constructor() {
-    super("Consumers", ["Consumer", "Host", "Process", "Seen", "Holds"], "Nobody took messages in the last hour.");
+    super("Consumers", ["Consumer", "Is", "Host", "Process", "Seen", "Holds"], "Nobody took messages in the last hour.");
   }
 
   async rows() {
     const found = (await get("/consumers")).consumers;
-    return found.map((each) => el("tr", {}, el("th", { scope: "row" }, visible(each.consumer ?? "not known")), el("td", {}, visible(each.host ?? "")), el("td", {}, each.pid ?? ""), el("td", {}, ago(each.seen)), el("td", {}, each.holds.map((held) => el("div", {}, `${count(held.messages)} of `, el("a", { href: `#/queues/${encodeURIComponent(held.queue)}/inflight` }, held.queue), `, since ${ago(held.since)}`)))));
+    const order = ["alive", "silent", "lately seen"];
+    found.sort((a, b) => order.indexOf(life(a)[1]) - order.indexOf(life(b)[1])); // by name, as they come, inside each
+    const is = ([kind, words]) => el("td.is", {}, el(`span.dot${kind ? `.${kind}` : ""}`), ` ${words}`);
+    return found.map((each) => el("tr", {}, el("th", { scope: "row" }, visible(each.consumer ?? "not known")), is(life(each)), el("td", {}, visible(each.host ?? "")), el("td", {}, each.pid ?? ""), el("td", {}, ago(each.seen)), el("td", {}, each.holds.map((held) => el("div", {}, `${count(held.messages)} of `, el("a", { href: `#/queues/${encodeURIComponent(held.queue)}/inflight` }, held.queue), `, since ${ago(held.since)}`)))));
   }
 }
 

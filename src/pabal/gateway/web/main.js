@@ -10,9 +10,11 @@ import { QueuePage } from "./queue.js";
 import { SearchPage } from "./search.js";
 import { RecordPage, TopicPage, TopicsPage } from "./topics.js";
 
-// Milliseconds without news: the gateway sends some each second. Then the page says so, and then it connects anew.
+// Milliseconds without news: the gateway sends some each second. Then the page says so, and then it connects anew. It
+// looks each LOOK: a stop is shown within two seconds.
 const SILENCE = 1750;
 const GIVE_UP = 8000;
+const LOOK = 250;
 
 let page = null;
 let latest = null;
@@ -117,7 +119,7 @@ setInterval(() => {
   const silent = Date.now() - Math.max(heard, opened);
   if (silent > SILENCE && stream.readyState !== EventSource.CLOSED) state("bad", "not connected", GONE);
   if (silent > GIVE_UP && stream.readyState !== EventSource.CLOSED) listen();
-}, 250);
+}, LOOK);
 
 function signIn() {
   stream?.close();

@@ -44,11 +44,12 @@ export class MessagePage {
     }
   }
 
-  // What other queues know of it: why it was moved here, or the dead-letter queue to which it was moved.
+  // What is known elsewhere: who holds it, why it was moved here, or the dead-letter queue to which it was moved.
   async past(message) {
     const source = movedFrom(message, this.queue);
     try {
       if (source) return { why: (await get(queuePath(source, "messages", message.headers["original-id"] ?? message.id))).failure };
+      if (message.state === "inflight") return { holders: (await get("/consumers")).consumers.filter((each) => each.holds.some((held) => held.queue === this.queue)) };
       if (message.state === "done" && message.failure) return { letters: (await get(queuePath(this.queue))).policy?.dlq };
     } catch {
       // The record there is removed after a while; a key may not be allowed to see it.
@@ -61,7 +62,7 @@ export class MessagePage {
     return el("h1", {}, el("a", { href: "#/" }, "Queues"), " / ", el("a", { href: `${base}/${state}` }, this.queue), " / ", el("span.id", {}, visible(this.id)));
   }
 
-  draw(message, { why, letters } = {}) {
+  draw(message, { why, letters, holders } = {}) {
     const fields = FIELDS.filter((name) => message[name] !== null && message[name] !== "" && !(name === "version" && message[name] === 1));
     const rows = fields.map((name) => [name, /_at$/.test(name) ? `${message[name]} (${ago(message[name])})` : visible(String(message[name]))]);
     for (const [name, value] of Object.entries(message.headers ?? {})) rows.push([`header ${visible(name)}`, visible(value)]);
@@ -69,7 +70,7 @@ export class MessagePage {
     fill(
       this.element,
       el("div.row.head", {}, this.head(message.state)),
-      el("p.lead", {}, el(`span.tag.${message.state === "dead" || message.state === "corrupt" ? "bad" : "plain"}`, {}, message.state), " It ", fate(message, letters), `. Attempts: ${message.attempt}.`),
+      el("p.lead", {}, el(`span.tag.${message.state === "dead" || message.state === "corrupt" ? "bad" : "plain"}`, {}, message.state), " It ", fate(message, letters, holders), `. Attempts: ${message.attempt}.`),
       moved(this.queue, message, why),
       message.failure ? failure(message.failure) : null,
       el("div.row", {}, this.actions(message)),
@@ -102,7 +103,7 @@ export class MessagePage {
       buttons.push(el("a.button", { href: queuePath(this.queue, "messages", this.id, "body"), download: "" }, "Download the body"));
     }
     if (may("manage") && ["ready", "delayed"].includes(message.state)) {
-      buttons.push(act("Cancel", ".danger", () => this.asked("Cancel this message? Nobody will get it.", "Cancel the message", "cancel", selection, "It is cancelled.")));
+      buttons.push(act("Cancel the message …", ".danger", () => this.asked("Cancel this message? Nobody will get it.", "Cancel the message", "cancel", selection, "It is cancelled.")));
     }
     if (may("manage") && ["dead", "corrupt"].includes(message.state)) {
       buttons.push(act("Remove …", ".danger", () => this.asked("Remove this message for good? This cannot be undone.", "Remove it", "remove", { ...selection, state: message.state }, "It is removed.")));
@@ -154,7 +155,9 @@ export class MessagePage {
 }
 
 // What became of it, in words after "It".
-function fate(message, letters) {
+function fate(message, letters, holders = []) {
+  if (holders.length === 1 && holders[0].consumer) return `is held by ${visible(holders[0].consumer)}`;
+  if (holders.length > 1) return ["is held by one of ", el("a", { href: "#/consumers" }, `${holders.length} consumers`)];
   if (message.state !== "done" || !message.failure) return WORDS[message.state];
   if (message.failure.code === "CANCELLED") return "was cancelled";
   if (letters?.move) {
