@@ -52,18 +52,19 @@ class Connection(Local):
         self._consumer = consumer
 
     @overload
-    def queue(self, name: str) -> Queue: ...
+    def queue(self, name: str, *, create: bool = True) -> Queue: ...
 
     @overload
-    def queue(self, name: str, *, body: type[Body]) -> Queue[Body]: ...
+    def queue(self, name: str, *, body: type[Body], create: bool = True) -> Queue[Body]: ...
 
-    def queue(self, name: str, *, body: type[Any] | None = None) -> Queue[Any]:
-        """Return the queue of this name. Its first message or policy creates it.
+    def queue(self, name: str, *, body: type[Any] | None = None, create: bool = True) -> Queue[Any]:
+        """Return the queue of this name. Its first message or policy creates it; without `create`, it must be there.
 
         With `body`, a msgspec type, a dataclass, a TypedDict or a pydantic model, it takes and gives values of that
-        type, and a message whose body does not fit is dead.
+        type, and a message whose body does not fit is dead. Without `create`, to publish to a queue that is not there,
+        or to change its policy, raises QueueUnknown.
         """
-        return Queue(name, self.store, body=body, clock=self._clock, consumer=self._consumer)
+        return Queue(name, self.store, body=body, clock=self._clock, consumer=self._consumer, create=create)
 
     def queues(self) -> list[str]:
         """Return the names of all queues, sorted."""

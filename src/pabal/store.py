@@ -47,7 +47,7 @@ Stores take and return messages, have their own codec and clock, and know no pol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import EllipsisType
@@ -56,9 +56,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from pabal import jsontext
-from pabal.errors import InvalidReceipt
+from pabal.errors import InvalidPolicy, InvalidReceipt, QueueUnknown
 from pabal.message import Message
-from pabal.names import check_id, check_name
+from pabal.names import check_id, check_name, no_queue
 from pabal.policy.policy import DEFAULT_MAX_BYTES
 
 _LONGEST_TOKEN = 128
@@ -136,7 +136,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     """A message to publish, with its queue, delay and terms. Made by `Queue.draft`.
 
     With a `failure` it is stored as dead. `copies` are then the documents for its dead-letter queue; a store does not
-    look at them, and `with_copies` puts them beside it.
+    look at them, and `with_copies` puts them beside it. One that is for an `existing` queue does not make it.
     """
 
     queue: str
@@ -146,6 +146,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     terms: Terms = Terms()
     failure: Failure | None = None
     copies: tuple[Draft, ...] = ()
+    existing: bool = False
 
 
 def with_copies(drafts: Sequence[Draft]) -> Sequence[Draft]:
@@ -335,8 +336,8 @@ class Store(Protocol):
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
         """Store the messages durably, all or none where the store can; return the answers in order.
 
-        Raise TooLarge or QueueFull before anything is written, StoreFull if the disk is full, Uncertain if the
-        outcome is unknown.
+        Raise TooLarge or QueueFull before anything is written, QueueUnknown if the queue of one for an `existing` queue
+        is not there, StoreFull if the disk is full, Uncertain if the outcome is unknown.
         """
         ...
 
@@ -482,6 +483,33 @@ class Store(Protocol):
     def close(self) -> None:
         """Close files and connections. Leases stay until they are settled or run out."""
         ...
+
+
+class KnowsQueues(Protocol):
+    """The part of a store that says which queues there are."""
+
+    def queues(self) -> list[str]: ...
+    def settings(self, queue: str) -> Mapping[str, Any] | None: ...
+
+
+def queue_exists(store: KnowsQueues, name: str) -> bool:
+    """Return whether there is such a queue. One that was made on purpose has settings, which are quick to find."""
+    try:
+        return store.settings(name) is not None or name in store.queues()
+    except InvalidPolicy:  # it has some that cannot be read
+        return True
+
+
+def check_exists(store: KnowsQueues, name: str) -> None:
+    """Raise QueueUnknown if there is no such queue."""
+    if not queue_exists(store, name):
+        raise QueueUnknown(no_queue(name, store.queues()))
+
+
+def check_targets(store: KnowsQueues, drafts: Iterable[Draft]) -> None:
+    """Raise QueueUnknown if one of these is for an existing queue, and that is not there."""
+    for name in {draft.queue for draft in drafts if draft.existing}:
+        check_exists(store, name)
 
 
 class Watch(Protocol):

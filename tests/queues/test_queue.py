@@ -23,8 +23,18 @@ import pytest
 import pabal
 from pabal import DeadLetterPolicy, Delivery, LeaseLost, Policy, Queue, RetryPolicy, State, SystemClock
 from pabal.connect import Connection
-from pabal.errors import InvalidBody, InvalidInput, InvalidPolicy, InvalidReceipt, QueueFull, TooLarge, ValidationFailed
+from pabal.errors import (
+    InvalidBody,
+    InvalidInput,
+    InvalidPolicy,
+    InvalidReceipt,
+    QueueFull,
+    QueueUnknown,
+    TooLarge,
+    ValidationFailed,
+)
 from pabal.jsontext import Json
+from pabal.message import replace
 from pabal.policy.policy import PolicyChanges
 from pabal.policy.retention import LOOK_SECONDS
 from pabal.queues import waiter
@@ -936,3 +946,50 @@ def test_of_many_attempts_the_last_ones_are_kept(jobs: Queue) -> None:
     assert failure is not None and failure.reason == "no 24"
     assert [each.reason for each in failure.before] == [f"no {number}" for number in range(14, 24)]
     assert not any(each.before for each in failure.before)
+
+
+def test_without_create_a_queue_must_be_there(mq: Connection) -> None:
+    jobs, feed = mq.queue("jobs", create=False), mq.queue("feed")
+    calls: list[Callable[[], object]] = [
+        lambda: jobs.publish(1),
+        lambda: jobs.publish_many([1, 2]),
+        lambda: feed.publish_many([jobs.draft(1)]),
+        lambda: jobs.configure(Policy()),
+        lambda: jobs.update_policy(visibility=9),
+        lambda: jobs.attach("sqs", lambda known: {"a": 1}),
+        jobs.pause,
+    ]
+    feed.publish("x")
+    held = one(feed)
+    calls.append(lambda: held.ack(then=[jobs.draft(1)]))
+    for call in calls:
+        with pytest.raises(QueueUnknown):
+            call()
+        assert mq.queues() == ["feed"]
+    mq.queue("jobs").publish(0)  # from now on it is there, though it has no settings
+    held.ack(then=[jobs.draft(1)])
+    jobs.publish(2)
+    jobs.pause()
+    assert jobs.counts()[State.READY] == 3
+    jobs.delete(force=True)
+    with pytest.raises(QueueUnknown):
+        jobs.publish(3)
+
+
+def test_a_policy_that_moves_makes_its_dead_letter_queue_and_a_move_does_not(mq: Connection, jobs: Queue) -> None:
+    policy = Policy(retry=RetryPolicy(limit=1), dead_letters=DeadLetterPolicy(queue="bin", move=True))
+    jobs.configure(policy)
+    assert mq.queues() == ["bin", "jobs"]
+    mq.queue("bin").delete()
+    jobs.update_policy(visibility=9)
+    jobs.publish("kept")
+    one(jobs).nack(reason="no")
+    assert mq.queues() == ["jobs"]
+    [entry] = jobs.browse(State.DEAD)
+    assert entry.failure is not None and entry.failure.code == "RETRY_LIMIT"
+    jobs.update_policy(dead_letters=policy.dead_letters)
+    jobs.revive([entry.id])
+    one(jobs).nack()
+    assert one(mq.queue("bin")).body == "kept"
+    assert mq.queue("other").create(replace(policy, dead_letters=DeadLetterPolicy(queue="tip", move=True)))
+    assert "tip" in mq.queues()

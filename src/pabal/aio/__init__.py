@@ -92,23 +92,24 @@ class Connection(_Opened):
         super().__init__()
         self._arguments = (url, consumer, create, clock)
         # Those in use, and the last ones that were asked for: a name of a reply queue may be asked for once only.
-        self._queues: WeakValueDictionary[tuple[str, Any], Queue] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[tuple[str, Any, bool], Queue] = WeakValueDictionary()
         self._recent: deque[Queue] = deque(maxlen=_KEPT)
         self._publishes: Publishes | None = None
 
     @overload
-    def queue(self, name: str) -> Queue: ...
+    def queue(self, name: str, *, create: bool = True) -> Queue: ...
 
     @overload
-    def queue(self, name: str, *, body: type[Body]) -> Queue[Body]: ...
+    def queue(self, name: str, *, body: type[Body], create: bool = True) -> Queue[Body]: ...
 
-    def queue(self, name: str, *, body: type[Any] | None = None) -> Queue[Any]:
-        """Return the queue of this name. Its first message or policy creates it. `body` is the type of its bodies."""
+    def queue(self, name: str, *, body: type[Any] | None = None, create: bool = True) -> Queue[Any]:
+        """Return the queue of this name; see `pabal.Connection.queue`. `body` is the type of its bodies."""
         publishes = self._opened()
-        found = self._queues.get((name, body))
+        found = self._queues.get((name, body, create))
         if found is None:
-            blocking = self.blocking.queue(name) if body is None else self.blocking.queue(name, body=body)
-            found = self._queues.setdefault((name, body), Queue(blocking, self.threads, publishes))
+            more = {} if body is None else {"body": body}
+            blocking = self.blocking.queue(name, create=create, **more)
+            found = self._queues.setdefault((name, body, create), Queue(blocking, self.threads, publishes))
             self._recent.append(found)
         return found
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, Unpack
 
 from pabal.aio.calls import Batcher, Threads, finished, store_together
 from pabal.aio.feed import Feed
-from pabal.errors import InvalidInput, NoAnswer, PabalError, QueueFull, StoreClosed, StoreFull
+from pabal.errors import InvalidInput, NoAnswer, PabalError, QueueFull, QueueUnknown, StoreClosed, StoreFull
 from pabal.jsontext import Json
 from pabal.message import Message, Priority, Seconds, check_count, check_seconds
 from pabal.policy.bodies import check_many
@@ -48,7 +48,7 @@ from pabal.store import (
 
 _GRACE = 5.0  # seconds in which a look that is under way at the end of a wait must be answered
 _LOOK_AGAIN = 0.02
-_REFUSED = (InvalidInput, QueueFull, StoreFull)  # nothing was stored, and one item may be the reason
+_REFUSED = (InvalidInput, QueueFull, QueueUnknown, StoreFull)  # nothing was stored, and one item may be the reason
 _NOT_STORED = "cancelled before it was handed to the store: the message is not stored"
 _MAYBE_STORED = "cancelled while it was being stored: publish it again with the same id to be sure"
 

@@ -41,7 +41,10 @@ NO_OPTIONS = Options()
 
 
 class Drafter:
-    """Makes the drafts of one queue. `failure` makes the failure of a body that does not fit the schema."""
+    """Makes the drafts of one queue. `failure` makes the failure of a body that does not fit the schema.
+
+    `existing`: they may not make the queue.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,8 @@ class Drafter:
         clock: Clock,
         failure: Callable[[str, str, int], Failure],
         dead_letters: DeadLetterWriter,
+        *,
+        existing: bool = False,
     ) -> None:
         self._name = name
         self._effective = effective
@@ -57,6 +62,7 @@ class Drafter:
         self._ids = IdMaker(clock)
         self._failure = failure
         self._dead_letters = dead_letters
+        self._existing = existing
 
     def new_id(self) -> str:
         return self._ids()
@@ -68,7 +74,7 @@ class Drafter:
             return self._draft(body, effective, *self._read(options, effective))
         # The usual case, at a third of the cost.
         message = Message(self._ids(), json_body(body), created_at=round(self._clock.now(), 3))
-        return Draft(self._name, message, 0.0, False, effective.terms)
+        return Draft(self._name, message, 0.0, False, effective.terms, existing=self._existing)
 
     def drafts(self, items: Iterable[Any], options: Options) -> list[Draft]:
         """Make many: from bodies, to which the options apply, and from messages; drafts are taken as they are."""
@@ -92,9 +98,9 @@ class Drafter:
         self, bodies: list[Any], delay: float, fields: dict[str, Any], effective: EffectivePolicy
     ) -> list[Draft]:
         """Make many from bodies without a schema, the usual case; shared steps are done once for all."""
-        name, terms = self._name, effective.terms
+        name, terms, existing = self._name, effective.terms, self._existing
         return [
-            Draft(name, Message(id, json_body(body), **fields), delay, False, terms)
+            Draft(name, Message(id, json_body(body), **fields), delay, False, terms, existing=existing)
             for id, body in zip(self._ids.many(len(bodies)), bodies, strict=True)
         ]
 
@@ -118,14 +124,15 @@ class Drafter:
 
     def _draft(self, body: Any, effective: EffectivePolicy, given: str, delay: float, fields: dict[str, Any]) -> Draft:
         message = Message(id=given or self._ids(), body=json_body(body), **fields)
-        return self._checked(Draft(self._name, message, delay, given != "", effective.terms), effective)
+        draft = Draft(self._name, message, delay, given != "", effective.terms, existing=self._existing)
+        return self._checked(draft, effective)
 
     def _draft_of(self, message: Message, effective: EffectivePolicy) -> Draft:
         check_message(message)
         ttl = effective.policy.ttl
         if ttl and message.expires_at is None:
             message = replace(message, expires_at=round(message.created_at + ttl, 3))
-        return self._checked(Draft(self._name, message, terms=effective.terms), effective)
+        return self._checked(Draft(self._name, message, terms=effective.terms, existing=self._existing), effective)
 
     def _checked(self, draft: Draft, effective: EffectivePolicy) -> Draft:
         """Check the body with the schema of the queue: if it does not fit, raise or return a draft of a dead letter."""

@@ -1,15 +1,25 @@
 """The effective policy of a queue, and the values that follow from it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from pabal.clock import Clock, Refreshed
-from pabal.errors import InvalidPolicy
+from pabal.errors import InvalidPolicy, NameTaken
 from pabal.message import replace
-from pabal.policy.policy import ATTACHED, PAUSED, Policy, Settings, checked, document_of_settings, settings_from
+from pabal.policy.policy import (
+    ATTACHED,
+    PAUSED,
+    DeadLetterPolicy,
+    Policy,
+    Settings,
+    checked,
+    document_of_settings,
+    settings_from,
+)
 from pabal.policy.validation import Check, checker, rule_checker
-from pabal.store import Done, KnownSettings, Store, Terms
+from pabal.store import Done, KnownSettings, Store, Terms, check_exists, queue_exists
 
 
 class EffectivePolicy:
@@ -32,14 +42,17 @@ class EffectivePolicy:
 class PolicyCache(Refreshed[EffectivePolicy]):
     """Returns the effective policy of a queue; read again at most once a second, so that changes reach consumers."""
 
-    def __init__(self, name: str, store: Store, clock: Clock) -> None:
+    def __init__(self, name: str, store: Store, clock: Clock, *, create: bool = True) -> None:
+        """Without `create`, a queue that is not there is not made by a change of its settings."""
         super().__init__(clock.boot)
         self._name = name
         self._store = store
+        self._create = create
 
     def configure(self, policy: Policy) -> None:
         """Give the queue a policy, for all its users. All else that is kept of the queue stays as it is."""
         policy = self._checked(policy)
+        self._make_target(policy.dead_letters)
         try:
             self._change(lambda settings: settings._replace(policy=policy), damaged=True)
         except InvalidPolicy:  # what is kept cannot even be read
@@ -51,11 +64,14 @@ class PolicyCache(Refreshed[EffectivePolicy]):
         def changed(settings: Settings) -> Settings:
             return settings._replace(policy=self._checked(replace(settings.policy, **changes)))
 
+        if (dead_letters := changes.get("dead_letters")) is not None:
+            self._make_target(dead_letters)
         return self._change(changed).policy
 
     def create(self, settings: Settings) -> bool:
         """Give the queue these settings, unless it is there; return whether it was not."""
         settings = settings._replace(policy=self._checked(settings.policy))
+        self._make_target(settings.policy.dead_letters)
         return self._name not in self._store.queues() and self._write(settings, None)
 
     def ensure(self, policy: Policy) -> None:
@@ -89,6 +105,13 @@ class PolicyCache(Refreshed[EffectivePolicy]):
         _check_of(policy)  # a schema that cannot be used is refused here, not at the next publish
         return policy
 
+    def _make_target(self, dead_letters: DeadLetterPolicy) -> None:
+        """Make the queue to which a policy moves dead letters: the moves themselves make no queue."""
+        target = dead_letters.queue
+        if dead_letters.move and not queue_exists(self._store, target):
+            with suppress(NameTaken):  # then its messages are dead in their own queue
+                self._store.configure(target, document_of_settings(Settings()), known=None)
+
     def _change(self, change: Callable[[Settings], Settings], *, damaged: bool = False) -> Settings:
         """Change the settings as they are now, again if another process was faster; return the new ones.
 
@@ -96,6 +119,8 @@ class PolicyCache(Refreshed[EffectivePolicy]):
         """
         while True:
             known = self._stored()
+            if known is None and not self._create:
+                check_exists(self._store, self._name)
             settings = change(self._parse(known, damaged))
             if self._write(settings, known):
                 return settings

@@ -71,18 +71,24 @@ class Queue(Local, Generic[Body]):
         chance: Callable[[], float] = random.random,
         dead_letters: DeadLetterWriter = write_dead_letter,
         tends: bool = True,
+        create: bool = True,
     ) -> None:
-        """`tends`: its consumers also publish what schedules of the store are due."""
+        """`tends`: its consumers also publish what schedules of the store are due.
+
+        `create`: its first message or policy makes the queue. Else QueueUnknown is raised if it is not there.
+        """
         self.name = check_name(name)
         self.consumer = check_name(consumer, "consumer") if consumer else ""
         self.store = store
         self._clock = clock or SystemClock()
-        self._effective = PolicyCache(name, store, self._clock)
+        self._effective = PolicyCache(name, store, self._clock, create=create)
         self.settler = Settler(
             name, store, self._effective, self._clock, consumer=self.consumer, chance=chance, dead_letters=dead_letters
         )
         self.renewal = Renewal(store.extend, time.monotonic)
-        self._drafter = Drafter(name, self._effective, self._clock, self.settler.failure, dead_letters)
+        self._drafter = Drafter(
+            name, self._effective, self._clock, self.settler.failure, dead_letters, existing=not create
+        )
         self._check = None if body is None else checker(body)
         self._swept_at = float("-inf")
         self._tends = tends

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from pabal import jsontext
 from pabal.clock import Clock, iso_stamp
 from pabal.envelope import document_of_message
-from pabal.errors import InvalidInput, LeaseLost
+from pabal.errors import InvalidInput, LeaseLost, QueueUnknown
 from pabal.jsontext import Json, storable
 from pabal.message import MAX_INSTANT, Message, check_seconds, replace
 from pabal.policy.policy import LARGEST_MAX_BYTES, Policy
@@ -36,6 +36,8 @@ from pabal.store import (
     Store,
     Terms,
     Verdict,
+    check_targets,
+    queue_exists,
     with_copies,
 )
 
@@ -141,7 +143,7 @@ def _moved(dlq: str, queue: str, message: Message, failure: Failure) -> Draft:
     terms = Terms(max_bytes=LARGEST_MAX_BYTES)
     # Without its keys: they are known there if a message with the same ones came before, and it would be dropped.
     moved = replace(message, id=id, dedup_key="", unique="", headers=headers, expires_at=None)
-    return Draft(dlq, moved, terms=terms)
+    return Draft(dlq, moved, terms=terms, existing=True)
 
 
 def _id_of_copy(queue: str, id: str, failure: Failure) -> str:
@@ -197,9 +199,8 @@ class Settler:
 
     def ack(self, receipt: Receipt, then: Sequence[Draft] = ()) -> None:
         """Settle as done, with its follow-ups. Raise LeaseLost if the receipt is no longer current."""
-        effective = self._effective()
-        verdict = effective.done._replace(then=tuple(with_copies(then))) if then else effective.done
-        [outcome] = self._store.settle([Settlement(receipt, verdict)], durable=effective.policy.durable_acks)
+        durable = self._effective().policy.durable_acks
+        [outcome] = self._store.settle([Settlement(receipt, self.done(then))], durable=durable)
         if outcome is Outcome.LOST:
             raise lost_leases([receipt])
 
@@ -230,7 +231,10 @@ class Settler:
     def done(self, then: Sequence[Draft] = ()) -> Done:
         """Return the verdict of an ack, with its follow-ups."""
         done = self._effective().done
-        return done._replace(then=tuple(with_copies(then))) if then else done
+        if not then:
+            return done
+        check_targets(self._store, then)
+        return done._replace(then=tuple(with_copies(then)))
 
     def failure(self, code: str, reason: str, attempt: int, before: Failure | None = None) -> Failure:
         """Return a failure at this time; `before` is the one of the attempt before, which it keeps."""
@@ -253,6 +257,8 @@ class Settler:
             final=final,
             dead_letters=self._dead_letters,
         )
+        if type(verdict) is Done and any(not queue_exists(self._store, draft.queue) for draft in verdict.then):
+            return Dead(verdict.failure or failure)  # its dead-letter queue was deleted, and no move makes it again
         return Retry(delay, failure) if type(verdict) is Retry and delay is not None else verdict
 
     def verdict_on(self, found: Entry, failure: Failure, *, delay: float | None = None, final: bool = False) -> Verdict:
@@ -285,7 +291,7 @@ class Settler:
         """
         try:
             outcomes = self._store.settle(settlements)
-        except InvalidInput:
+        except (InvalidInput, QueueUnknown):
             if len(settlements) > 1:
                 return [applied for each in settlements for applied in self._apply([each])]
             [(receipt, verdict)] = settlements

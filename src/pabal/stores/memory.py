@@ -37,6 +37,7 @@ from pabal.store import (
     State,
     Verdict,
     Watch,
+    check_targets,
 )
 from pabal.stores.consumers import Register
 from pabal.stores.counters import Counting
@@ -115,6 +116,7 @@ class MemoryStore:
 
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
         with self._open():
+            check_targets(self, drafts)
             for draft in drafts:
                 self._admit(draft)
             for queue in {draft.queue for draft in drafts}:

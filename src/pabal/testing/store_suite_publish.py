@@ -2,7 +2,7 @@
 
 import pytest
 
-from pabal.errors import InvalidInput, InvalidName, NameTaken, QueueFull, TooLarge
+from pabal.errors import InvalidInput, InvalidName, NameTaken, QueueFull, QueueUnknown, TooLarge
 from pabal.message import Message, replace
 from pabal.store import Checkable, Done, Draft, Published, State, Store, Terms
 from pabal.testing.clock import ManualClock
@@ -318,3 +318,19 @@ class PublishTests(StorePlace):
         assert (isinstance(store, Checkable) and store.check(repair=True)) in ([], False)
         assert store.revive(QUEUE, ["unfit-0", "unfit-1"]) == ["unfit-0", "unfit-1"]
         assert drain(store) == [0, 1]
+
+    def test_a_draft_for_an_existing_queue_does_not_make_it(self, store: Store) -> None:
+        wanted = replace(draft("x", queue="wanted"), existing=True)
+        for others in ([], [draft("y")]):
+            with pytest.raises(QueueUnknown):
+                store.publish([*others, wanted])
+        assert "wanted" not in store.queues() and count(store, State.READY) == 0
+        publish(store, "first", queue="wanted")
+        assert store.publish([wanted]) == [Published(wanted.message.id)]
+        store.delete("wanted", force=True)
+        with pytest.raises(QueueUnknown):
+            store.publish([replace(draft("z", queue="wanted"), existing=True)])
+        assert "wanted" not in store.queues()
+        store.configure("wanted", {"ttl": 9})
+        again = replace(draft("z", queue="wanted"), existing=True)
+        assert store.publish([again]) == [Published(again.message.id)]

@@ -79,7 +79,7 @@ class Directory:
         if not await self.has(name):
             self._known.pop(name, None)
             raise no_queue()
-        queue, changes = self.mq.queue(name), self._changes
+        queue, changes = self.mq.queue(name, create=False), self._changes
         policy, document = await self.mq.threads(lambda: (queue.blocking.policy, queue.blocking.attached(ATTACHED)))
         if len(self._known) > _MOST:
             self._known.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pabal.errors import InvalidInput, PabalError, QueueFull, StoreError, TooLarge
+from pabal.errors import InvalidInput, PabalError, QueueFull, QueueUnknown, StoreError, TooLarge
 
 _PREFIX = "AWS.SimpleQueueService."
 # By shape: the code that older clients know, and the status. A shape that is not listed is its own code, with 400.
@@ -60,6 +60,8 @@ def missing(parameter: str) -> SqsError:
 
 def error_of(exc: PabalError) -> SqsError:
     """Return an error of the library as SQS would say it."""
+    if isinstance(exc, QueueUnknown):
+        return no_queue()
     if isinstance(exc, QueueFull):
         return SqsError("OverLimit", str(exc))
     if isinstance(exc, TooLarge):

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pabal.aio
 from pabal.clock import Clock
-from pabal.errors import InvalidInput, LeaseLost, PabalError
+from pabal.errors import InvalidInput, LeaseLost, PabalError, QueueUnknown
 from pabal.gateway.sqs.errors import SqsError
 from pabal.gateway.sqs.messages import source_of
 from pabal.queues.verdicts import ORIGINAL_ID
@@ -164,7 +164,7 @@ class MoveTasks:
     async def _look_after(self) -> None:
         try:
             while True:
-                waits = [await self.take_over(self._mq.queue(name)) for name in await self._mq.queues()]
+                waits = [await self.take_over(self._mq.queue(name, create=False)) for name in await self._mq.queues()]
                 due = [seconds for seconds in waits if seconds is not None]
                 if not due or not await self._pause(min(due)):
                     return
@@ -191,6 +191,8 @@ class MoveTasks:
         while True:  # until the store answers: no other task can begin while this one is shown as running
             try:
                 await self._noted(source, task, status=status, reason=reason)
+                return
+            except QueueUnknown:  # deleted, and its tasks with it
                 return
             except PabalError:
                 if not await self._pause(_AGAIN):
@@ -222,7 +224,7 @@ class MoveTasks:
         name = task["target"] or source_of(message) or delivery.queue
         if name not in queues:  # to publish would make it again, without its settings
             raise InvalidInput(f"the destination {name} does not exist")
-        target = self._mq.queue(name)
+        target = self._mq.queue(name, create=False)
         headers = {**message.headers, ORIGINAL_ID: message.headers.get(ORIGINAL_ID, message.id)}
         draft = await target.draft(
             message.body,

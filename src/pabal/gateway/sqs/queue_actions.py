@@ -140,7 +140,8 @@ class QueueActions:
         if given.get("FifoQueue", "true") != "true":
             raise SqsError("InvalidAttributeValue", "Invalid value for the parameter FifoQueue.")
         changes = attributes.policy_changes(given)
-        await self._check_redrive(replace(known.policy, **changes), known.fifo)
+        if "RedrivePolicy" in given:
+            await self._check_redrive(replace(known.policy, **changes), known.fifo)
         if changes:
             await known.queue.update_policy(**changes)
         stamp = int(self._clock.now())

@@ -17,10 +17,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pabal import durable, jsontext
 from pabal.clock import Clock, SystemClock
-from pabal.errors import PabalError, StoreFailed
+from pabal.errors import PabalError, QueueUnknown, StoreFailed
 from pabal.filesystem import lock_holders, remove
 from pabal.ids import new_tag
-from pabal.names import check_name
+from pabal.names import check_name, no_queue
 from pabal.store import (
     Consumer,
     Counters,
@@ -120,6 +120,9 @@ class FileStore:
 
     @guarded("publishing")
     def publish(self, drafts: Sequence[Draft]) -> list[Published]:
+        for queue in {draft.queue for draft in drafts if draft.existing}:
+            if self._root.find(queue) is None or maintain.is_deleted(self._root, queue):
+                raise QueueUnknown(no_queue(queue, self.queues()))
         answers = publish.publish(self._root, publish.encode(self._root, drafts))
         if answers:
             self._counters.published(drafts, answers)

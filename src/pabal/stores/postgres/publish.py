@@ -9,7 +9,7 @@ from pabal import jsontext
 from pabal.errors import QueueFull, Uncertain
 from pabal.sql.postgres import within
 from pabal.sql.postgres_link import Link, Rule
-from pabal.store import Draft, Published, Terms, with_copies
+from pabal.store import Draft, Published, Terms, check_targets, with_copies
 from pabal.stores.postgres.counters import PUBLISHED_IN
 from pabal.stores.postgres.queues import Queues
 from pabal.stores.rows import EncodedDraft, encode_drafts, failure_text
@@ -32,6 +32,7 @@ class Publisher(Queues):
         if not drafts:
             self._server.require_usable()
             return []
+        check_targets(self, drafts)
         encoded = self._encode(drafts)
         put = self._put_one if len(encoded) == 1 and _is_plain(drafts[0]) else self._put
         try:
@@ -48,6 +49,7 @@ class Publisher(Queues):
         if not drafts:
             self._server.require_usable()
             return []
+        check_targets(self, drafts)
         encoded = self._encode(drafts)
         with within(connection, _full) as theirs:
             [(firsts,)] = theirs.execute(self._sql(_PUBLISH), self._columns(encoded), prepare=True).fetchall()

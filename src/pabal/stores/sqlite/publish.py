@@ -90,6 +90,8 @@ class Publisher(Queues):
             message, delay, terms = draft.message, draft.delay, draft.terms
             if draft.queue != name:
                 name = draft.queue
+                if draft.existing:
+                    self._check_exists(tx, name)
                 number = tx.wakeups[name] = self._known.get(name) or self._number_in(tx, name)
             id, key, group = message.id, message.dedup_key or None, message.group or None
             state = DELAYED if delay > 0 else READY

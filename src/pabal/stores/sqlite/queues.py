@@ -6,8 +6,8 @@ from typing import Any
 from pabal import jsontext
 from pabal.clock import Clock
 from pabal.codec import Codec
-from pabal.errors import NameTaken
-from pabal.names import check_name
+from pabal.errors import NameTaken, QueueUnknown
+from pabal.names import check_name, no_queue
 from pabal.sql.connection import Conflict, Connection, check_text, damaged_index
 from pabal.sql.sqlite import Database
 from pabal.sql.writer import Transaction
@@ -22,6 +22,10 @@ _LISTED = """
 select name from queues where not exists (select 1 from meta where key = 'deleted.' || queues.id)
 or exists (select 1 from messages where queue_id = queues.id) order by name collate binary"""
 _UNDELETE = "delete from meta where key = 'deleted.' || ?"
+_THERE = """
+select 1 from queues where name = ? collate binary and (
+  not exists (select 1 from meta where key = 'deleted.' || queues.id)
+  or exists (select 1 from messages where queue_id = queues.id))"""
 _NAMED = "from queues where name = ?1 and name = ?1 collate binary"
 
 
@@ -81,6 +85,11 @@ class Queues:
             if number is not None:
                 self._known[queue] = number
         return number
+
+    def _check_exists(self, tx: Transaction, queue: str) -> None:
+        """Raise QueueUnknown if there is no such queue."""
+        if tx.run(_THERE, (queue,)).get is None:
+            raise QueueUnknown(no_queue(queue, [row[0] for row in tx.run(_LISTED, ()).fetchall()]))
 
     def _number_in(self, tx: Transaction, queue: str) -> int:
         """Return the number of a queue, which is made if it is missing; its watchers are woken by the commit."""
