@@ -62,7 +62,7 @@ class Gateway:
         self._origins = origins
         self._keys = keys
         self._read_only = read_only
-        self._service = Service(mq, clock)
+        self._service = Service(mq, clock, read_only=read_only)
         self._waits = Waits()
         self._topics = TopicDesk(topics)
         self._api = ApiServer(

@@ -24,9 +24,10 @@ _LABEL = re.compile("[A-Za-z0-9_-]{1,80}")
 class QueueActions:
     """What clients do with queues."""
 
-    def __init__(self, queues: Directory, clock: Clock) -> None:
+    def __init__(self, queues: Directory, clock: Clock, *, read_only: bool = False) -> None:
         self._queues = queues
         self._clock = clock
+        self._read_only = read_only
         self._moves = MoveTasks(queues.mq, clock, ATTACHED)
 
     async def create_queue(self, asked: requests.CreateQueue, caller: Caller) -> Result:
@@ -127,6 +128,8 @@ class QueueActions:
         found = attributes.attributes_of(known.policy, known.document, caller.region)
         found["QueueArn"] = attributes.arn_of(known.queue.name, caller.region)
         if wanted & {*attributes.COUNTED, "All"}:
+            if not self._read_only:  # nobody may receive, and a lease that ran out would count as one for ever
+                await self._queues.mq.threads(known.queue.blocking.settler.judge_expired)
             counts = await known.queue.counts()
             states = (State.READY, State.DELAYED, State.INFLIGHT)
             found |= {name: str(counts[state]) for name, state in zip(attributes.COUNTED, states, strict=True)}

@@ -24,9 +24,9 @@ LOOK_PATH = "/_aws/sqs/messages"  # the address that users of LocalStack know
 class Service:
     """Serves the actions over one connection. Of the queues it remembers for a second what it has read."""
 
-    def __init__(self, mq: pabal.aio.Connection, clock: Clock) -> None:
+    def __init__(self, mq: pabal.aio.Connection, clock: Clock, *, read_only: bool = False) -> None:
         known = Directory(mq, clock)
-        self._queues = queues = QueueActions(known, clock)
+        self._queues = queues = QueueActions(known, clock, read_only=read_only)
         self._messages = messages = MessageActions(known, clock)
         self._actions: dict[str, tuple[type[Any], Callable[[Any, Caller], Awaitable[Result]]]] = {
             "AddPermission": (requests.AddPermission, queues.add_permission),

@@ -33,7 +33,8 @@ select (select min(due_at) from pabal.messages where queue_id = %(q)s and state 
   (select min(expires_at) from pabal.messages where queue_id = %(q)s and state in (0, 1, 3)) - pabal.wall()"""
 _COUNTS = """
 select 0, count(*) from pabal.messages where queue_id = %(q)s and state = 0
-union all select 1, count(*) from pabal.messages where queue_id = %(q)s and state = 1
+union all select 0, count(*) from pabal.messages where queue_id = %(q)s and state = 1 and due_at <= pabal.wall()
+union all select 1, count(*) from pabal.messages where queue_id = %(q)s and state = 1 and due_at > pabal.wall()
 union all select 2, count(*) from pabal.messages where queue_id = %(q)s and state = 2
 union all select state, count(*) from pabal.messages where queue_id = %(q)s and state > 2 group by state"""
 _FIND = f"select {_COLUMNS} from pabal.messages where queue_id = %s and id = %s"
@@ -95,7 +96,7 @@ class Reader(Queues):
         return max(0.0, min(found)) if found else None
 
     def counts(self, queue: str) -> dict[State, int]:
-        """Count the messages in each state."""
+        """Count the messages in each state. A delayed one that is due counts as ready, which the next lease makes it."""
         found = dict.fromkeys(State, 0)
         number = self._number(queue)
         if number is not None:

@@ -28,7 +28,8 @@ from pabal.stores.sqlite.queues import Queues
 _COLUMNS = COLUMNS.format(order="priority")
 _COUNTS = """
 select 0, count(*) from messages where queue_id = ?1 and state = 0
-union all select 1, count(*) from messages where queue_id = ?1 and state = 1
+union all select 0, count(*) from messages where queue_id = ?1 and state = 1 and due_at <= ?2
+union all select 1, count(*) from messages where queue_id = ?1 and state = 1 and due_at > ?2
 union all select 2, count(*) from messages where queue_id = ?1 and state = 2
 union all select state, count(*) from messages where queue_id = ?1 and state > 2 group by state"""
 _FIND = f"select {_COLUMNS} from messages where queue_id = ? and id = ?"
@@ -52,11 +53,12 @@ _TIMES = {DELAYED: ("due_at", "state = 1"), INFLIGHT: ("lease_until", "state = 2
 
 class Reader(Queues):
     def counts(self, queue: str) -> dict[State, int]:
-        """Count the messages in each state."""
+        """Count the messages in each state. A delayed one that is due counts as ready, which the next lease makes it."""
         found = dict.fromkeys(State, 0)
         number = self._number(queue)
         if number is not None:
-            rows = self._db.read(lambda db: [(STATES[row[0]], int(row[1])) for row in db.execute(_COUNTS, (number,))])
+            values = number, self._clock.now()
+            rows = self._db.read(lambda db: [(STATES[row[0]], int(row[1])) for row in db.execute(_COUNTS, values)])
             for state, count in rows:
                 found[state] += count
         return found

@@ -1,0 +1,77 @@
+"""Rules of SQS that need a clock or two sides, on the actions themselves: counts, moves, attributes, permissions."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pabal.aio
+from pabal.gateway.sqs.directory import Caller
+from pabal.gateway.sqs.errors import SqsError
+from pabal.gateway.sqs.service import Service
+from pabal.testing import ManualClock
+from tests.gateway.test_deleted import ARN, redrive_to, url_of
+
+pytestmark = pytest.mark.anyio
+COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed", "ApproximateNumberOfMessagesNotVisible")
+
+
+class Sqs:
+    """The actions of one gateway, and its clock."""
+
+    def __init__(self, mq: pabal.aio.Connection, clock: ManualClock) -> None:
+        self.mq = mq
+        self.clock = clock
+        self.service = Service(mq, clock)
+
+    async def __call__(self, action: str, queue: str = "", **given: Any) -> Any:
+        if queue:
+            given["QueueUrl"] = url_of(queue)
+        return await self.service.call(action, given, Caller("http://h"))
+
+    async def make(self, name: str, **attributes: str) -> None:
+        await self("CreateQueue", QueueName=name, Attributes=attributes)
+
+    async def attributes(self, queue: str, *names: str) -> dict[str, str]:
+        found = await self("GetQueueAttributes", queue, AttributeNames=list(names or ["All"]))
+        return dict(found.get("Attributes", {}))
+
+    async def receive(self, queue: str, **given: Any) -> list[dict[str, Any]]:
+        asked = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+        return list((await self("ReceiveMessage", queue, **asked, **given)).get("Messages", []))
+
+    async def refused(self, action: str, queue: str = "", **given: Any) -> str:
+        with pytest.raises(SqsError) as error:
+            await self(action, queue, **given)
+        return error.value.code
+
+
+@pytest.fixture
+async def sqs(tmp_path: Path) -> AsyncIterator[Sqs]:
+    clock = ManualClock(1_795_000_000.0)
+    async with pabal.aio.connect(f"sqlite:{tmp_path}/jobs.db", clock=clock) as mq:
+        sqs = Sqs(mq, clock)
+        yield sqs
+        await sqs.service.close()
+
+
+async def counts(sqs: Sqs, queue: str) -> tuple[str, ...]:
+    found = await sqs.attributes(queue, *COUNTED)
+    return tuple(found[name] for name in COUNTED)
+
+
+async def test_what_is_due_counts_as_visible_though_nobody_receives(sqs: Sqs) -> None:
+    await sqs.make("orders", VisibilityTimeout="5")
+    await sqs("SendMessage", "orders", MessageBody="held")
+    await sqs.receive("orders")
+    await sqs("SendMessage", "orders", MessageBody="delayed", DelaySeconds=5)
+    assert await counts(sqs, "orders") == ("0", "1", "1")
+    sqs.clock.advance(6)
+    only_shows = Service(sqs.mq, sqs.clock, read_only=True)
+    asked = {"QueueUrl": url_of("orders"), "AttributeNames": list(COUNTED)}
+    shown = (await only_shows.call("GetQueueAttributes", asked, Caller("http://h")) or {})["Attributes"]
+    assert tuple(shown[name] for name in COUNTED) == ("1", "0", "1")  # it changes nothing
+    assert await counts(sqs, "orders") == ("2", "0", "0")
+    assert len(await sqs.receive("orders")) == 2
