@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import pabal.aio
@@ -75,3 +76,35 @@ async def test_what_is_due_counts_as_visible_though_nobody_receives(sqs: Sqs) ->
     assert tuple(shown[name] for name in COUNTED) == ("1", "0", "1")  # it changes nothing
     assert await counts(sqs, "orders") == ("2", "0", "0")
     assert len(await sqs.receive("orders")) == 2
+
+
+async def moved(sqs: Sqs, source: str, target: str = "") -> None:
+    """Run a move task to its end."""
+    more = {"DestinationArn": ARN + target} if target else {}
+    await sqs("StartMessageMoveTask", SourceArn=ARN + source, **more)
+    with anyio.fail_after(30):
+        while (await sqs("ListMessageMoveTasks", SourceArn=ARN + source))["Results"][0]["Status"] == "RUNNING":
+            await anyio.sleep(0.01)
+
+
+async def test_a_move_task_keeps_the_whole_message(sqs: Sqs) -> None:
+    await sqs.make("dlq")
+    await sqs.make("other")
+    await sqs.make("src", RedrivePolicy=redrive_to("dlq"))
+    given: dict[str, Any] = {"type": "order", "version": 3, "thread_id": "t", "trace_id": "r", "reply_to": "answers"}
+    given |= {"priority": 9, "sender": "shop", "attributes": {"zone": 7}, "headers": {"a": "b"}}
+    sent = await sqs.mq.queue("src").publish({"n": 1}, **given, dedup_key="k")
+    [message] = await sqs.receive("src")
+    for target in ("", "other"):
+        handle = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+        await sqs("ChangeMessageVisibility", "src", **handle)
+        await moved(sqs, "dlq", target)
+        found = [each.message async for each in sqs.mq.queue(target or "src").entries(pabal.State.READY)]
+        [back] = [message for message in found if message is not None]
+        wanted = {**given, "headers": {"a": "b", "original-id": sent.id}}
+        if target:
+            wanted["headers"] |= {"source-queue": "src"}
+        assert {name: getattr(back, name) for name in given} == wanted and back.body == {"n": 1}
+        [message] = await sqs.receive(target or "src")
+        assert message["MessageId"] == sent.id
+        assert message["Attributes"].get("DeadLetterQueueSourceArn", "") == (f"{ARN}src" if target else "")
