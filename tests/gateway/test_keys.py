@@ -18,10 +18,11 @@ from click.testing import CliRunner
 from pabal.cli.main import cli
 from pabal.errors import InvalidInput
 from pabal.gateway.serve import Settings, serve
-from pabal.gateway.signature import Key, Keys, Request, read_keys
+from pabal.gateway.signature import Key, Keys, Request, new_key, read_keys, write_keys
 from pabal.gateway.sqs.errors import SqsError
 from pabal.testing import ManualClock
 from tests.gateway.conftest import client_of, gateway
+from tests.gateway.test_wire import fetch
 
 SECRET = "a secret of forty characters or so, here"
 KEY = Key("PABALKEY", SECRET, "shop", ("orders-*",), ("send", "look"))
@@ -183,3 +184,24 @@ def test_a_gateway_with_keys_serves_those_who_have_them_and_nobody_else(tmp_path
         with pytest.raises(ClientError) as caught:
             looker.send_message(QueueUrl=orders, MessageBody="x")
         assert caught.value.response["Error"]["Code"] == "AccessDenied"
+
+
+def test_metrics_need_a_key_that_may_look_at_all_queues(tmp_path: Path) -> None:
+    every, some, blind = new_key("", [], ["look"]), new_key("", ["a-*"], ["look"]), new_key("", [], ["send"])
+    write_keys(tmp_path / "keys", [every, some, blind])
+    with gateway(f"sqlite:{tmp_path}/jobs.db", tmp_path / "log", "--keys", str(tmp_path / "keys")) as running:
+
+        def metrics(**headers: str) -> tuple[int, bytes]:
+            return fetch(f"{running.address}/metrics", **headers)[::2]
+
+        def bearer(key: Key) -> str:
+            return f"Bearer {key.access_key}:{key.secret}"
+
+        assert metrics()[0] == metrics(authorization="Bearer x:y")[0] == metrics(authorization="nonsense")[0] == 401
+        assert metrics(authorization=bearer(some))[0] == metrics(authorization=bearer(blind))[0] == 403
+        status, text = metrics(authorization=bearer(every))
+        assert status == 200 and b"pabal_" in text
+        asked = AWSRequest("GET", f"{running.address}/metrics", {"Host": running.address.removeprefix("http://")})
+        SigV4Auth(Credentials(every.access_key, every.secret), "sqs", "eu-west-1").add_auth(asked)
+        assert metrics(**dict(asked.headers.items()))[0] == 200
+        assert fetch(f"{running.address}/healthz")[0] == fetch(f"{running.address}/readyz")[0] == 200

@@ -1,6 +1,5 @@
 """Rules of SQS that need a clock or two sides, on the actions themselves: counts, moves, attributes, permissions."""
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

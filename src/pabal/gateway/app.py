@@ -59,6 +59,7 @@ class Gateway:
     ) -> None:
         self._mq = mq
         self._clock = clock
+        self._access = access
         self._origins = origins
         self._keys = keys
         self._read_only = read_only
@@ -120,7 +121,7 @@ class Gateway:
 
     async def _answer(self, scope: Scope, given: Mapping[bytes, bytes], receive: Receive) -> Written:
         path: str = scope["path"]
-        if path in ("/healthz", "/readyz", "/metrics"):
+        if path in ("/healthz", "/readyz"):
             return await self._for_operators(path)
         request_id = _new_request_id()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in given.items()}
@@ -132,6 +133,8 @@ class Gateway:
             request = Request(
                 scope["method"], scope.get("raw_path", b"").decode("latin-1") or path, query, headers, body
             )
+            if path == "/metrics":
+                return self._refused_metrics(request) or await self._for_operators(path)
             key = self._keys.verified(request) if self._keys is not None else None
             base = f"{scope['scheme']}://{headers.get('host', '')}"
             if path.startswith(LOOK_PATH):
@@ -158,6 +161,21 @@ class Gateway:
             log.exception("a request failed")
             error = SqsError("InternalFailure", f"The request failed; the log says why, under {request_id}.")
             return wire.write_error(error, request_id, form=form, wants_json=wants_json)
+
+    def _refused_metrics(self, request: Request) -> Written | None:
+        """Return the refusal of a request for the metrics, which name every queue; None if it may have them."""
+        if self._keys is None:
+            return None
+        key = self._access.key_of({"authorization": request.headers.get("authorization", "")}, "")
+        if key is None:
+            try:
+                key = self._keys.verified(request)
+            except SqsError as exc:
+                text = f"{exc.message} Metrics need a key: Authorization: Bearer KEY:SECRET\n"
+                return Written(401, {**_PLAIN, "www-authenticate": 'Basic realm="pabal"'}, text.encode())
+        if "look" in key.rights and "*" in key.queues:
+            return None
+        return Written(403, _PLAIN, b"metrics need a key with the right to look at all queues\n")
 
     def _check_shows(self, action: str) -> None:
         if self._read_only and action not in RIGHTS["look"]:

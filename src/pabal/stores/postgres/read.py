@@ -96,7 +96,7 @@ class Reader(Queues):
         return max(0.0, min(found)) if found else None
 
     def counts(self, queue: str) -> dict[State, int]:
-        """Count the messages in each state. A delayed one that is due counts as ready, which the next lease makes it."""
+        """Count the messages in each state. A delayed one that is due is ready: the next lease makes it so."""
         found = dict.fromkeys(State, 0)
         number = self._number(queue)
         if number is not None:

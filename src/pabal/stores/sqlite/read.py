@@ -53,7 +53,7 @@ _TIMES = {DELAYED: ("due_at", "state = 1"), INFLIGHT: ("lease_until", "state = 2
 
 class Reader(Queues):
     def counts(self, queue: str) -> dict[State, int]:
-        """Count the messages in each state. A delayed one that is due counts as ready, which the next lease makes it."""
+        """Count the messages in each state. A delayed one that is due is ready: the next lease makes it so."""
         found = dict.fromkeys(State, 0)
         number = self._number(queue)
         if number is not None:
