@@ -4,6 +4,7 @@ import json
 import random
 import re
 import socket
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
@@ -17,7 +18,8 @@ from botocore.parsers import create_parser
 from botocore.validate import ParamValidator
 
 import pabal
-from tests.gateway.conftest import Running
+from tests.gateway.conftest import Running, client_of
+from tests.gateway.test_boto3 import refused
 
 SPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 MODEL = botocore.session.get_session().get_service_model("sqs")
@@ -303,3 +305,26 @@ def test_attributes_of_the_library_that_only_look_like_those_of_sqs_are_shown_as
     shown = message["MessageAttributes"]
     assert {name: json.loads(value["StringValue"]) for name, value in shown.items()} == attributes
     assert {value["DataType"] for value in shown.values()} == {"String.json"}
+
+
+def test_a_client_whose_endpoint_is_the_look_leases_nothing(served: Running, queue: str, sqs: Any) -> None:
+    sent = sqs.send_message(QueueUrl=queue, MessageBody="seen")["MessageId"]
+    looking = client_of(f"{served.address}/_aws/sqs/messages")
+    for _ in range(2):
+        [message] = looking.receive_message(QueueUrl=queue)["Messages"]
+        assert (message["MessageId"], message["Body"]) == (sent, "seen")
+    assert refused(lambda: looking.purge_queue(QueueUrl=queue))[0] == "InvalidAction"
+    handle = message["ReceiptHandle"]
+    assert refused(lambda: sqs.delete_message(QueueUrl=queue, ReceiptHandle=handle))[0] == "ReceiptHandleIsInvalid"
+    found = form(served, "/_aws/sqs/messages", Action="ReceiveMessage", QueueUrl=queue)
+    assert texts(found, "Body") == ["seen"] and texts(found, "ReceiptHandle") == [handle]
+    assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["MessageId"] == sent
+
+
+def test_a_look_is_bounded(served: Running, place: Path) -> None:
+    with pabal.connect(f"sqlite:{place}/jobs.db") as mq:
+        mq.queue("many").publish_many(range(1200))
+        mq.queue("large").publish_many(["x" * 1_000_000] * 6, ttl=9000)
+    for name, count in (("many", 1000), ("large", 4)):
+        body = fetch(f"{served.address}/_aws/sqs/messages/0/{name}")[2]
+        assert len(texts(ElementTree.fromstring(body), "Body")) == count

@@ -139,8 +139,12 @@ class Gateway:
             base = f"{scope['scheme']}://{headers.get('host', '')}"
             if path.startswith(LOOK_PATH):
                 caller = Caller(base, _region(headers), *_rights(key))
-                shown = Call("ReceiveMessage", {}, form=True, wants_json=wants_json)
-                return wire.write_answer(shown, await self._service.look(path, query, caller), request_id)
+                call = _call(request, target, base, "")
+                if call.action not in ("", "ReceiveMessage"):
+                    raise SqsError("InvalidAction", f"The action {call.action} is not valid for this endpoint.")
+                answer = await self._service.look(path, call.given, caller)
+                call = call._replace(action="ReceiveMessage")
+                return await self._mq.threads(wire.write_answer, call, answer, request_id)
             call = _call(request, target, base, path)
             if not call.action:
                 return wire.write_unknown_operation(request_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import pabal.aio
@@ -23,6 +24,9 @@ _LONGEST = 43_200  # seconds of a lease
 _REPEATED = 300.0  # seconds for which a receive can be repeated
 _ATTEMPTS = 10_000  # ids of receives that are remembered
 _TOKEN = 32  # characters of the lease token of a receive that may be repeated
+_LOOKED_AT = 1000  # messages that a look shows at most
+_LOOKED_BYTES = 4 << 20  # of their bodies
+_NO_HANDLE = "look"  # of a message that was only looked at: SDKs expect one, and it settles nothing
 _ENTRY_ID = re.compile("[A-Za-z0-9_-]{1,80}")
 _SYSTEM = {
     "All",
@@ -198,14 +202,25 @@ class MessageActions:
             raise invalid_value("ReceiptHandle", handle, reason) from None
 
     async def look(self, name: str, states: Sequence[State], caller: Caller) -> Result:
-        """Return the messages of a queue as a receive would, without leasing them."""
-        queue = (await self._queues.look(name)).queue
-        shown = [
-            _shown(entry, entry.message, _OF_A_LOOK, ["All"], caller, self._clock)
-            for state in states
-            async for entry in queue.entries(state)
-            if entry.message is not None
-        ]
+        """Return the first messages of a queue as a receive would, without leasing them."""
+        queue = (await self._queues.look(name)).queue.blocking
+
+        def read() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            room = _LOOKED_BYTES
+            for entry in chain.from_iterable(map(queue.entries, states)):
+                if entry.message is None:
+                    continue
+                shown = _shown(entry, entry.message, _OF_A_LOOK, ["All"], caller, self._clock)
+                room -= len(shown["Body"])
+                if found and room < 0:
+                    break
+                found.append({**shown, "ReceiptHandle": _NO_HANDLE})
+                if len(found) == _LOOKED_AT:
+                    break
+            return found
+
+        shown = await self._queues.mq.threads(read)
         return {"Messages": shown} if shown else {}
 
 

@@ -91,6 +91,14 @@ class ReceiveMessage(OfQueue, frozen=True, kw_only=True):
     receive_request_attempt_id: str | None = None
 
 
+class LookAtMessages(Parameters, frozen=True, kw_only=True):
+    """The look of LocalStack, which is no action of SQS."""
+
+    queue_url: str = ""
+    show_invisible: bool = False
+    show_delayed: bool = False
+
+
 class DeleteMessage(OfQueue, frozen=True, kw_only=True):
     receipt_handle: str
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qs
 
 import pabal.aio
 from pabal.clock import Clock
@@ -68,17 +67,16 @@ class Service:
         except PabalError as exc:
             raise error_of(exc) from exc
 
-    async def look(self, path: str, query: str, caller: Caller) -> Result:
+    async def look(self, path: str, given: dict[str, Any] | bytes, caller: Caller) -> Result:
         """Return the messages of a queue without leasing them; the queue is named by its URL or by the path."""
-        given = {name: values[0] for name, values in parse_qs(query).items()}
-        name = queue_in(given.get("QueueUrl", path.removeprefix(LOOK_PATH)))
+        asked = requests.read(requests.LookAtMessages, given)
+        name = queue_in(asked.queue_url or path.removeprefix(LOOK_PATH))
         if not name:
             raise missing("QueueUrl")
         _check_right(caller, "LookAtMessages", name)
-        options = {"ShowInvisible": State.INFLIGHT, "ShowDelayed": State.DELAYED}
-        more = [state for option, state in options.items() if given.get(option, "").lower() == "true"]
+        states = {State.READY: True, State.INFLIGHT: asked.show_invisible, State.DELAYED: asked.show_delayed}
         try:
-            return await self._messages.look(name, [State.READY, *more], caller)
+            return await self._messages.look(name, [state for state, shown in states.items() if shown], caller)
         except PabalError as exc:
             raise error_of(exc) from exc
 
