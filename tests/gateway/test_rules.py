@@ -1,5 +1,6 @@
 """Rules of SQS that need a clock or two sides, on the actions themselves: counts, moves, attributes, permissions."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,43 @@ async def test_a_move_task_keeps_the_whole_message(sqs: Sqs) -> None:
         [message] = await sqs.receive(target or "src")
         assert message["MessageId"] == sent.id
         assert message["Attributes"].get("DeadLetterQueueSourceArn", "") == (f"{ARN}src" if target else "")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "banana",
+        "[]",
+        '{"redrivePermission": "banana"}',
+        '{"redrivePermission": "byQueue"}',
+        '{"redrivePermission": "byQueue", "sourceQueueArns": []}',
+        '{"redrivePermission": "byQueue", "sourceQueueArns": ["src"]}',
+        '{"redrivePermission": "denyAll", "sourceQueueArns": ["arn:aws:sqs:us-east-1:000000000000:src"]}',
+        json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [f"{ARN}{n}" for n in range(11)]}),
+    ],
+)
+async def test_a_redrive_allow_policy_is_checked(sqs: Sqs, wrong: str) -> None:
+    await sqs.make("dlq")
+    given = {"RedriveAllowPolicy": wrong}
+    assert await sqs.refused("SetQueueAttributes", "dlq", Attributes=given) == "InvalidAttributeValue"
+    assert await sqs.refused("CreateQueue", QueueName="new", Attributes=given) == "InvalidAttributeValue"
+
+
+async def test_a_dead_letter_queue_says_which_queues_may_use_it(sqs: Sqs) -> None:
+    def allows(permission: str, *sources: str) -> str:
+        given = {"sourceQueueArns": [ARN + name for name in sources]} if sources else {}
+        return json.dumps({"redrivePermission": permission, **given})
+
+    await sqs.make("dlq", RedriveAllowPolicy=allows("denyAll"))
+    redrive = {"RedrivePolicy": redrive_to("dlq")}
+    await sqs.make("src")
+    assert await sqs.refused("CreateQueue", QueueName="new", Attributes=redrive) == "InvalidParameterValue"
+    assert await sqs.refused("SetQueueAttributes", "src", Attributes=redrive) == "InvalidParameterValue"
+    by_queue = {"RedriveAllowPolicy": allows("byQueue", "src", "x")}
+    await sqs("SetQueueAttributes", "dlq", Attributes=by_queue)
+    assert (await sqs.attributes("dlq"))["RedriveAllowPolicy"] == by_queue["RedriveAllowPolicy"]
+    assert await sqs.refused("CreateQueue", QueueName="new", Attributes=redrive) == "InvalidParameterValue"
+    await sqs("SetQueueAttributes", "src", Attributes=redrive)
+    for value in (allows("allowAll"), ""):
+        await sqs("SetQueueAttributes", "dlq", Attributes={"RedriveAllowPolicy": value})
+        await sqs.make(f"new{len(value)}", **redrive)

@@ -22,6 +22,7 @@ LARGEST = 1_048_576  # bytes of a message
 WITHOUT_END = 1_000_000  # attempts of a message without a dead-letter queue
 _ROOM = 65_536  # bytes of an envelope beside its body and attributes
 _DAY = 86_400
+_MOST_SOURCES = 10  # queues that a RedriveAllowPolicy names
 _NUMBERS = {
     "DelaySeconds": (0, 900),
     "KmsDataKeyReusePeriodSeconds": (60, _DAY),
@@ -94,9 +95,19 @@ def _fits(name: str, value: str) -> bool:
         return value in ("true", "false")
     if name in _CHOICES:
         return value in _CHOICES[name]
+    if name == "RedriveAllowPolicy":
+        return not value or _is_allowance(_document(value) or {})
     if name in _DOCUMENTS:
         return not value or _document(value) is not None
     return True
+
+
+def _is_allowance(document: Mapping[str, Any]) -> bool:
+    sources = document.get("sourceQueueArns")
+    if document.get("redrivePermission") != "byQueue":
+        return document.get("redrivePermission") in ("allowAll", "denyAll") and sources is None
+    few = isinstance(sources, list) and 1 <= len(sources) <= _MOST_SOURCES
+    return few and all(isinstance(arn, str) and _is_arn(arn) for arn in sources)
 
 
 def _document(text: str) -> dict[str, Any] | None:
@@ -113,12 +124,24 @@ def arn_of(name: str, region: str) -> str:
 
 def name_in_arn(arn: str) -> str:
     """Return the name of the queue; raise InvalidParameterValue if it is no ARN of one."""
-    parts = arn.split(":")
-    if len(parts) != 6 or parts[:3] != ["arn", "aws", "sqs"] or not parts[5]:
+    if not _is_arn(arn):
         raise SqsError(
             "InvalidParameterValueException", f"Value {arn} for parameter is invalid. Reason: It is no ARN of a queue."
         )
-    return parts[5]
+    return arn.split(":")[5]
+
+
+def _is_arn(text: str) -> bool:
+    parts = text.split(":")
+    return len(parts) == 6 and parts[:3] == ["arn", "aws", "sqs"] and parts[5] != ""
+
+
+def may_be_source(allowance: str, queue: str) -> bool:
+    """Return whether the RedriveAllowPolicy of a dead-letter queue, by default of all queues, lets this one use it."""
+    found = (_document(allowance) if allowance else None) or {}
+    if found.get("redrivePermission") == "byQueue":
+        return queue in map(name_in_arn, found["sourceQueueArns"])
+    return found.get("redrivePermission") != "denyAll"
 
 
 def redrive_in(text: str) -> Redrive | None:

@@ -35,7 +35,7 @@ class QueueActions:
         attributes.check_queue_name(asked.queue_name, fifo=fifo)
         attributes.check_attributes(asked.attributes, fifo=fifo)
         policy = replace(attributes.new_policy(), **attributes.policy_changes(asked.attributes))
-        await self._check_redrive(policy, fifo)
+        await self._check_redrive(asked.queue_name, policy, fifo)
         stamp = int(self._clock.now())
         document = {"attributes": dict(asked.attributes), "CreatedTimestamp": stamp, "LastModifiedTimestamp": stamp}
         if asked.tags:
@@ -56,7 +56,7 @@ class QueueActions:
                     )
         return {"QueueUrl": _url(asked.queue_name, caller)}
 
-    async def _check_redrive(self, policy: Policy, fifo: bool) -> None:
+    async def _check_redrive(self, source: str, policy: Policy, fifo: bool) -> None:
         redrive = attributes.redrive_of(policy)
         if redrive is None:
             return
@@ -65,6 +65,9 @@ class QueueActions:
             raise invalid_value("RedrivePolicy", redrive.queue, reason)
         if redrive.queue.endswith(".fifo") != fifo:
             reason = "Dead-letter queue must be same type of queue as the source."
+            raise invalid_value("RedrivePolicy", redrive.queue, reason)
+        if not attributes.may_be_source((await self._queues.look(redrive.queue)).setting("RedriveAllowPolicy"), source):
+            reason = "The RedriveAllowPolicy of the dead-letter queue does not allow this source."
             raise invalid_value("RedrivePolicy", redrive.queue, reason)
 
     async def get_url(self, asked: requests.GetQueueUrl, caller: Caller) -> Result:
@@ -144,7 +147,7 @@ class QueueActions:
             raise SqsError("InvalidAttributeValue", "Invalid value for the parameter FifoQueue.")
         changes = attributes.policy_changes(given)
         if "RedrivePolicy" in given:
-            await self._check_redrive(replace(known.policy, **changes), known.fifo)
+            await self._check_redrive(known.queue.name, replace(known.policy, **changes), known.fifo)
         if changes:
             await known.queue.update_policy(**changes)
         stamp = int(self._clock.now())
