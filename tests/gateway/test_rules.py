@@ -148,3 +148,22 @@ async def test_a_dead_letter_queue_says_which_queues_may_use_it(sqs: Sqs) -> Non
     for value in (allows("allowAll"), ""):
         await sqs("SetQueueAttributes", "dlq", Attributes={"RedriveAllowPolicy": value})
         await sqs.make(f"new{len(value)}", **redrive)
+
+
+async def test_a_fifo_queue_has_the_defaults_of_its_attributes(sqs: Sqs) -> None:
+    defaults = {
+        "FifoQueue": "true",
+        "ContentBasedDeduplication": "false",
+        "DeduplicationScope": "queue",
+        "FifoThroughputLimit": "perQueue",
+    }
+    await sqs.make("a.fifo", FifoQueue="true")
+    await sqs.mq.queue("library.fifo").create()
+    for name in ("a.fifo", "library.fifo"):
+        assert (await sqs.attributes(name)).items() >= defaults.items()
+        await sqs.make(name, FifoQueue="true")
+        await sqs.make(name, **defaults)
+        other = {**defaults, "ContentBasedDeduplication": "true"}
+        assert await sqs.refused("CreateQueue", QueueName=name, Attributes=other) == "QueueAlreadyExists"
+    await sqs.make("plain")
+    assert not (await sqs.attributes("plain")).keys() & defaults.keys()

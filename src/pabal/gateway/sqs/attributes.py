@@ -45,7 +45,6 @@ COUNTED = (
     "ApproximateNumberOfMessagesNotVisible",
 )
 READ_ONLY = {*COUNTED, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"}
-_FIFO_ONLY = {"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"}
 _DEFAULTS = {
     "DelaySeconds": "0",
     "MaximumMessageSize": str(LARGEST),
@@ -53,6 +52,12 @@ _DEFAULTS = {
     "ReceiveMessageWaitTimeSeconds": "0",
     "VisibilityTimeout": "30",
     "SqsManagedSseEnabled": "true",
+}
+_FIFO_DEFAULTS = {
+    "FifoQueue": "true",
+    "ContentBasedDeduplication": "false",
+    "DeduplicationScope": "queue",
+    "FifoThroughputLimit": "perQueue",
 }
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _WHOLE = re.compile("[0-9]{1,20}")
@@ -81,7 +86,7 @@ def check_queue_name(name: str, *, fifo: bool) -> None:
 def check_attributes(given: Mapping[str, str], *, fifo: bool) -> None:
     """Raise the error of SQS for names and values that it would refuse."""
     for name, value in given.items():
-        if name not in SETTABLE or (name in _FIFO_ONLY and not fifo):
+        if name not in SETTABLE or (name in _FIFO_DEFAULTS and not fifo):
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
         if not _fits(name, value):
             raise SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
@@ -190,9 +195,9 @@ def _retry(limit: int) -> RetryPolicy:
     return RetryPolicy(limit=limit, backoff=Backoff.FIXED, initial=0.0, max=0.0)
 
 
-def attributes_of(policy: Policy, document: Mapping[str, Any], region: str) -> dict[str, str]:
+def attributes_of(policy: Policy, document: Mapping[str, Any], region: str, *, fifo: bool) -> dict[str, str]:
     """Return the attributes of a queue that can be set, and when it was made."""
-    shown = {**_DEFAULTS, **document.get("attributes", {})}
+    shown = {**_DEFAULTS, **(_FIFO_DEFAULTS if fifo else {}), **document.get("attributes", {})}
     shown["VisibilityTimeout"] = str(round(policy.visibility) if policy.visibility >= 0.5 else 0)
     shown["MessageRetentionPeriod"] = str(round(policy.ttl) if policy.ttl else 14 * _DAY)
     if "attributes" not in document:

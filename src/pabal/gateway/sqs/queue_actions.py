@@ -47,7 +47,7 @@ class QueueActions:
             raise SqsError("QueueNameExists", f"{exc}: names differ in more than case here") from exc
         if not made:
             known = await self._queues.look(asked.queue_name)
-            now = attributes.attributes_of(known.policy, known.document, caller.region)
+            now = attributes.attributes_of(known.policy, known.document, caller.region, fifo=known.fifo)
             for name, value in asked.attributes.items():
                 if not _same(name, now.get(name, ""), value):
                     raise SqsError(
@@ -128,7 +128,7 @@ class QueueActions:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)}.")
         if not wanted:
             return {}
-        found = attributes.attributes_of(known.policy, known.document, caller.region)
+        found = attributes.attributes_of(known.policy, known.document, caller.region, fifo=known.fifo)
         found["QueueArn"] = attributes.arn_of(known.queue.name, caller.region)
         if wanted & {*attributes.COUNTED, "All"}:
             if not self._read_only:  # nobody may receive, and a lease that ran out would count as one for ever
