@@ -167,3 +167,21 @@ async def test_a_fifo_queue_has_the_defaults_of_its_attributes(sqs: Sqs) -> None
         assert await sqs.refused("CreateQueue", QueueName=name, Attributes=other) == "QueueAlreadyExists"
     await sqs.make("plain")
     assert not (await sqs.attributes("plain")).keys() & defaults.keys()
+
+
+async def test_the_retention_of_a_dead_letter_queue_counts_from_the_first_send(sqs: Sqs) -> None:
+    await sqs.make("dlq", MessageRetentionPeriod="300")
+    await sqs.make("src", RedrivePolicy=redrive_to("dlq"))
+    await sqs("SendMessage", "src", MessageBody="failed")
+    sqs.clock.advance(100)
+    [message] = await sqs.receive("src")
+    handle = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+    await sqs("ChangeMessageVisibility", "src", **handle)
+    sqs.clock.advance(190)
+    [message] = await sqs.receive("dlq")
+    await sqs("ChangeMessageVisibility", "dlq", ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+    sqs.clock.advance(20)
+    assert await sqs.receive("dlq") == []
+    assert [entry.failure.code async for entry in sqs.mq.queue("dlq").entries(pabal.State.DEAD) if entry.failure] == [
+        "EXPIRED"
+    ]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TypeAlias
 
 from pabal import jsontext
 from pabal.clock import Clock, iso_stamp
 from pabal.envelope import document_of_message
-from pabal.errors import InvalidInput, LeaseLost, QueueUnknown
+from pabal.errors import InvalidInput, InvalidPolicy, LeaseLost, QueueUnknown
 from pabal.jsontext import Json, storable
 from pabal.message import MAX_INSTANT, Message, check_seconds, replace
 from pabal.policy.policy import LARGEST_MAX_BYTES, Policy
@@ -257,9 +258,20 @@ class Settler:
             final=final,
             dead_letters=self._dead_letters,
         )
-        if type(verdict) is Done and any(not queue_exists(self._store, draft.queue) for draft in verdict.then):
-            return Dead(verdict.failure or failure)  # its dead-letter queue was deleted, and no move makes it again
+        if type(verdict) is Done and verdict.then:
+            [moved] = verdict.then
+            if not queue_exists(self._store, moved.queue):
+                return Dead(verdict.failure or failure)  # its queue was deleted, and no move makes it again
+            return verdict._replace(then=(self._with_end(moved),))
         return Retry(delay, failure) if type(verdict) is Retry and delay is not None else verdict
+
+    def _with_end(self, moved: Draft) -> Draft:
+        """Return a message that moves with the end of its time in its dead-letter queue, counted from its publish."""
+        ttl = 0.0
+        with suppress(InvalidPolicy):  # then it is kept without end
+            ttl = PolicyCache(moved.queue, self._store, self._clock)().policy.ttl
+        expires_at = min(round(moved.message.created_at + ttl, 3), MAX_INSTANT) if ttl else None
+        return replace(moved, message=replace(moved.message, expires_at=expires_at))
 
     def verdict_on(self, found: Entry, failure: Failure, *, delay: float | None = None, final: bool = False) -> Verdict:
         """Return the verdict for an entry of the store; for a settled message, the verdict that repeats a failure.
