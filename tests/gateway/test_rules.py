@@ -185,3 +185,18 @@ async def test_the_retention_of_a_dead_letter_queue_counts_from_the_first_send(s
     assert [entry.failure.code async for entry in sqs.mq.queue("dlq").entries(pabal.State.DEAD) if entry.failure] == [
         "EXPIRED"
     ]
+
+
+async def test_an_old_handle_of_a_fifo_queue_hides_nothing(sqs: Sqs) -> None:
+    await sqs.make("a.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    await sqs("SendMessage", "a.fifo", MessageBody="1", MessageGroupId="g")
+    [message] = await sqs.receive("a.fifo")
+    sqs.clock.advance(31)
+    hidden = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 100}
+    assert "MessageNotInflight" in await sqs.refused("ChangeMessageVisibility", "a.fifo", **hidden)
+    [again] = await sqs.receive("a.fifo")
+    sqs.clock.advance(31)
+    entry = {"Id": "1", "ReceiptHandle": again["ReceiptHandle"], "VisibilityTimeout": 100}
+    [failed] = (await sqs("ChangeMessageVisibilityBatch", "a.fifo", Entries=[entry]))["Failed"]
+    assert "MessageNotInflight" in failed["Code"]
+    assert len(await sqs.receive("a.fifo")) == 1

@@ -148,8 +148,7 @@ class MessageActions:
 
         An old handle deletes too, from a standard queue: also a message that another consumer has received since.
         """
-        if known.fifo:  # there no handle counts after its time, whether or not another consumer has come
-            await self._queues.mq.threads(known.queue.blocking.settler.judge_expired)
+        await self._end_old_leases(known)
         errors: dict[Receipt, SqsError] = {}
         try:
             await known.queue.ack_many(receipts)
@@ -158,6 +157,11 @@ class MessageActions:
                 if str(receipt) in exc.receipts and (error := await self._delete_old(known, receipt)):
                     errors[receipt] = error
         return errors
+
+    async def _end_old_leases(self, known: Known) -> None:
+        """Let no handle of a FIFO queue count after its time, whether or not another consumer has come."""
+        if known.fifo:
+            await self._queues.mq.threads(known.queue.blocking.settler.judge_expired)
 
     async def _delete_old(self, known: Known, receipt: Receipt) -> SqsError | None:
         entry = await known.queue.find(receipt.id)
@@ -170,12 +174,14 @@ class MessageActions:
 
     async def change_visibility(self, asked: requests.ChangeMessageVisibility, caller: Caller) -> Result:
         known = await self._queues.of(asked.queue_url)
+        await self._end_old_leases(known)
         await self._hide(known, asked.receipt_handle, asked.visibility_timeout)
         return None
 
     async def change_visibility_batch(self, asked: requests.ChangeMessageVisibilityBatch, caller: Caller) -> Result:
         known = await self._queues.of(asked.queue_url)
         _check_batch(asked.entries, "ChangeMessageVisibilityBatch")
+        await self._end_old_leases(known)
 
         async def one(entry: VisibilityEntry) -> dict[str, Any]:
             await self._hide(known, entry.receipt_handle, entry.visibility_timeout)
