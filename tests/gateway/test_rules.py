@@ -200,3 +200,49 @@ async def test_an_old_handle_of_a_fifo_queue_hides_nothing(sqs: Sqs) -> None:
     [failed] = (await sqs("ChangeMessageVisibilityBatch", "a.fifo", Entries=[entry]))["Failed"]
     assert "MessageNotInflight" in failed["Code"]
     assert len(await sqs.receive("a.fifo")) == 1
+
+
+async def test_permissions_are_statements_of_the_policy(sqs: Sqs) -> None:
+    await sqs.make("orders")
+
+    async def add(label: str, *actions: str, accounts: tuple[str, ...] = ("123456789012",)) -> None:
+        given: dict[str, Any] = {"Label": label, "AWSAccountIds": list(accounts), "Actions": list(actions)}
+        await sqs("AddPermission", "orders", **given)
+
+    await add("one", "SendMessage")
+    await add("two", "ReceiveMessage", "DeleteMessage", accounts=("123456789012", "210987654321"))
+    policy = json.loads((await sqs.attributes("orders"))["Policy"])
+    arn = f"{ARN}orders"
+    one = {
+        "Sid": "one",
+        "Effect": "Allow",
+        "Principal": {"AWS": "arn:aws:iam::123456789012:root"},
+        "Action": "SQS:SendMessage",
+        "Resource": arn,
+    }
+    assert policy["Id"] == f"{arn}/SQSDefaultPolicy" and policy["Statement"][0] == one
+    assert policy["Statement"][1]["Action"] == ["SQS:ReceiveMessage", "SQS:DeleteMessage"]
+    for act, code in (
+        (add("one", "*"), "InvalidParameterValue"),
+        (add("x", "Banana"), "InvalidParameterValue"),
+        (add("x", "DeleteQueue"), "InvalidParameterValue"),
+        (add("x"), "MissingParameter"),
+        (add("x", "*", accounts=()), "InvalidParameterValue"),
+        (add("x", "*", accounts=("1",)), "InvalidParameterValue"),
+        (add("x", *["SendMessage"] * 8), "OverLimit"),
+    ):
+        with pytest.raises(SqsError) as error:
+            await act
+        assert error.value.code == code
+    await sqs("RemovePermission", "orders", Label="two")
+    assert json.loads((await sqs.attributes("orders"))["Policy"])["Statement"] == [one]
+    await sqs("RemovePermission", "orders", Label="one")
+    assert "Policy" not in await sqs.attributes("orders")
+    own = json.dumps({"Version": "2012-10-17", "Statement": {"Sid": "own", "Effect": "Allow"}})
+    await sqs("SetQueueAttributes", "orders", Attributes={"Policy": own})
+    await add("one", "SendMessage")
+    statements = json.loads((await sqs.attributes("orders"))["Policy"])["Statement"]
+    assert [each["Sid"] for each in statements] == ["own", "one"]
+    for wrong in ("not json", "[]"):
+        given = {"Policy": wrong}
+        assert await sqs.refused("SetQueueAttributes", "orders", Attributes=given) == "InvalidAttributeValue"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pabal import jsontext
 from pabal.errors import InvalidInput
-from pabal.gateway.sqs.errors import SqsError
+from pabal.gateway.sqs.errors import SqsError, invalid_value
 from pabal.message import replace
 from pabal.policy.policy import Backoff, DeadLetterPolicy, Policy, PolicyChanges, RetryPolicy
 
@@ -36,8 +36,8 @@ _CHOICES = {
     "DeduplicationScope": ("queue", "messageGroup"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
-_TEXTS = {"KmsMasterKeyId", "Policy"}
-_DOCUMENTS = {"RedrivePolicy", "RedriveAllowPolicy"}
+_TEXTS = {"KmsMasterKeyId"}
+_DOCUMENTS = {"Policy", "RedrivePolicy", "RedriveAllowPolicy"}
 SETTABLE = _NUMBERS.keys() | _SWITCHES | _CHOICES.keys() | _TEXTS | _DOCUMENTS
 COUNTED = (
     "ApproximateNumberOfMessages",
@@ -121,6 +121,38 @@ def _document(text: str) -> dict[str, Any] | None:
     except (InvalidInput, UnicodeEncodeError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def with_permission(policy: str, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]) -> str:
+    """Return the Policy of a queue with one more statement; raise InvalidParameterValue if its label is there."""
+    document = (_document(policy) if policy else None) or {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
+    statements = _statements(document)
+    if any(each.get("Sid") == label for each in statements):
+        raise invalid_value("Label", label, "Already exists.")
+    principals = [f"arn:aws:iam::{account}:root" for account in accounts]
+    statement = {
+        "Sid": label,
+        "Effect": "Allow",
+        "Principal": {"AWS": principals if len(principals) > 1 else principals[0]},
+        "Action": [f"SQS:{action}" for action in actions] if len(actions) > 1 else f"SQS:{actions[0]}",
+        "Resource": arn,
+    }
+    return json.dumps({**document, "Statement": [*statements, statement]})
+
+
+def without_permission(policy: str, label: str) -> str:
+    """Return the Policy of a queue without a statement; raise InvalidParameterValue if there is none of this label."""
+    document = (_document(policy) if policy else None) or {}
+    statements = _statements(document)
+    left = [each for each in statements if each.get("Sid") != label]
+    if len(left) == len(statements):
+        raise invalid_value("Label", label, "can't find label on existing policy.")
+    return json.dumps({**document, "Statement": left}) if left else ""
+
+
+def _statements(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = document.get("Statement", [])
+    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
 
 
 def arn_of(name: str, region: str) -> str:

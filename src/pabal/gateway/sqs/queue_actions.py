@@ -9,8 +9,8 @@ from typing import Any
 from pabal.clock import Clock
 from pabal.errors import NameTaken
 from pabal.gateway.sqs import attributes, requests
-from pabal.gateway.sqs.directory import ATTACHED, Caller, Directory, Known, Result
-from pabal.gateway.sqs.errors import SqsError, invalid_value
+from pabal.gateway.sqs.directory import ATTACHED, Caller, Directory, Known, Result, queue_in
+from pabal.gateway.sqs.errors import SqsError, invalid_value, missing
 from pabal.gateway.sqs.moves import MoveTasks, handle_of_task, task_in
 from pabal.message import replace
 from pabal.policy.policy import Policy
@@ -19,6 +19,20 @@ from pabal.store import State
 _PURGE_PAUSE = 60  # seconds between two purges of a queue
 _PAGE = 1000
 _LABEL = re.compile("[A-Za-z0-9_-]{1,80}")
+_ACCOUNT = re.compile("[0-9]{12}")
+_MOST_ACTIONS = 7  # of one permission
+# What other accounts may be allowed; all else is for the owner of a queue.
+_SHARED = {
+    "*",
+    "ChangeMessageVisibility",
+    "DeleteMessage",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "PurgeQueue",
+    "ReceiveMessage",
+    "SendMessage",
+}
 
 
 class QueueActions:
@@ -180,24 +194,27 @@ class QueueActions:
             raise invalid_value(
                 "Label", asked.label, "Can only include alphanumeric characters, hyphens, or underscores."
             )
-        given = {"accounts": asked.account_ids, "actions": asked.actions}
-
-        def change(permissions: Mapping[str, Any]) -> Mapping[str, Any]:
-            if asked.label in permissions:
-                raise invalid_value("Label", asked.label, "Already exists.")
-            return {**permissions, asked.label: given}
-
-        await self._change(asked.queue_url, "permissions", change)
+        if not asked.actions:
+            raise missing("Actions")
+        if len(asked.actions) > _MOST_ACTIONS:
+            found = len(asked.actions)
+            raise SqsError("OverLimit", f"{found} Actions were found, maximum allowed is {_MOST_ACTIONS}.")
+        if not asked.account_ids or not all(map(_ACCOUNT.fullmatch, asked.account_ids)):
+            raise invalid_value("PrincipalId", asked.account_ids, "Unable to verify.")
+        if wrong := [action for action in asked.actions if action not in _SHARED]:
+            reason = "Only the queue owner is allowed to invoke this action."
+            raise invalid_value("ActionName", f"SQS:{wrong[0]}", reason)
+        arn = attributes.arn_of(queue_in(asked.queue_url), caller.region)
+        given = asked.label, asked.account_ids, asked.actions
+        await self._change_policy(asked.queue_url, lambda policy: attributes.with_permission(policy, arn, *given))
         return None
 
     async def remove_permission(self, asked: requests.RemovePermission, caller: Caller) -> Result:
-        def change(permissions: Mapping[str, Any]) -> Mapping[str, Any]:
-            if asked.label not in permissions:
-                raise invalid_value("Label", asked.label, "can't find label on existing policy.")
-            return {label: value for label, value in permissions.items() if label != asked.label}
-
-        await self._change(asked.queue_url, "permissions", change)
+        await self._change_policy(asked.queue_url, lambda policy: attributes.without_permission(policy, asked.label))
         return None
+
+    async def _change_policy(self, url: str, change: Callable[[str], str]) -> None:
+        await self._change(url, "attributes", lambda known: {**known, "Policy": change(known.get("Policy", ""))})
 
     async def _change(self, url: str, part: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         known = await self._queues.of(url)
