@@ -192,7 +192,7 @@ def test_metrics_need_a_key_that_may_look_at_all_queues(tmp_path: Path) -> None:
     with gateway(f"sqlite:{tmp_path}/jobs.db", tmp_path / "log", "--keys", str(tmp_path / "keys")) as running:
 
         def metrics(**headers: str) -> tuple[int, bytes]:
-            return fetch(f"{running.address}/metrics", **headers)[::2]
+            return fetch(f"{running.address}/metrics", None, **headers)[::2]
 
         def bearer(key: Key) -> str:
             return f"Bearer {key.access_key}:{key.secret}"

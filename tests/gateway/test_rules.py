@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import AsyncIterator
+from hashlib import md5
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import anyio
@@ -246,3 +248,94 @@ async def test_permissions_are_statements_of_the_policy(sqs: Sqs) -> None:
     for wrong in ("not json", "[]"):
         given = {"Policy": wrong}
         assert await sqs.refused("SetQueueAttributes", "orders", Attributes=given) == "InvalidAttributeValue"
+
+
+async def test_a_duplicate_is_dropped_for_five_minutes(sqs: Sqs) -> None:
+    await sqs.make("a.fifo", FifoQueue="true")
+    given = {"MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "k"}
+    first = (await sqs("SendMessage", "a.fifo", **given))["MessageId"]
+    sqs.clock.advance(299)
+    assert (await sqs("SendMessage", "a.fifo", **given))["MessageId"] == first
+    sqs.clock.advance(2)
+    assert (await sqs("SendMessage", "a.fifo", **given))["MessageId"] != first
+
+
+async def test_system_attributes_have_their_own_md5(sqs: Sqs) -> None:
+    await sqs.make("orders")
+    header = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5e3d83c1"}}
+    answer = await sqs("SendMessage", "orders", MessageBody="x", MessageSystemAttributes=header)
+    name, kind, value = b"AWSTraceHeader", b"String", b"Root=1-5e3d83c1"
+    text = b"".join((pack(">I", len(name)), name, pack(">I", len(kind)), kind, b"\x01", pack(">I", len(value)), value))
+    assert answer["MD5OfMessageSystemAttributes"] == md5(text, usedforsecurity=False).hexdigest()
+    assert "MD5OfMessageAttributes" not in answer
+
+
+async def test_a_message_has_one_mebibyte_by_default(sqs: Sqs) -> None:
+    await sqs.make("orders")
+    assert (await sqs.attributes("orders"))["MaximumMessageSize"] == "1048576"
+    await sqs("SendMessage", "orders", MessageBody="x" * 1_048_576)
+    assert await sqs.refused("SendMessage", "orders", MessageBody="x" * 1_048_577) == "InvalidParameterValue"
+
+
+async def test_attributes_that_change_nothing_here_are_kept(sqs: Sqs) -> None:
+    given = {"KmsMasterKeyId": "alias/key", "RedriveAllowPolicy": '{"redrivePermission": "allowAll"}'}
+    await sqs.make("orders", **given)
+    assert await sqs.attributes("orders", *given) == given
+
+
+async def test_the_delay_and_the_wait_of_a_queue_are_obeyed(sqs: Sqs) -> None:
+    await sqs.make("slow", DelaySeconds="5")
+    await sqs("SendMessage", "slow", MessageBody="later")
+    await sqs("SendMessage", "slow", MessageBody="now", DelaySeconds=0)
+    assert [each["Body"] for each in await sqs.receive("slow")] == ["now"]
+    sqs.clock.advance(5.1)
+    assert [each["Body"] for each in await sqs.receive("slow")] == ["later"]
+    await sqs.make("waits", ReceiveMessageWaitTimeSeconds="20")
+    found: list[dict[str, Any]] = []
+
+    async def receive() -> None:
+        found.extend(await sqs.receive("waits"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await anyio.wait_all_tasks_blocked()
+        await sqs("SendMessage", "waits", MessageBody="came")
+    assert [each["Body"] for each in found] == ["came"]
+
+
+async def test_a_dead_letter_queue_is_of_the_type_of_its_source(sqs: Sqs) -> None:
+    await sqs.make("plain")
+    await sqs.make("a.fifo", FifoQueue="true")
+    fifo = {"FifoQueue": "true", "RedrivePolicy": redrive_to("plain")}
+    assert await sqs.refused("CreateQueue", QueueName="b.fifo", Attributes=fifo) == "InvalidParameterValue"
+    plain = {"RedrivePolicy": redrive_to("a.fifo")}
+    assert await sqs.refused("CreateQueue", QueueName="b", Attributes=plain) == "InvalidParameterValue"
+    await sqs.make("b.fifo", FifoQueue="true", **plain)
+
+
+async def test_fields_go_both_ways(sqs: Sqs) -> None:
+    await sqs.make("a.fifo", FifoQueue="true")
+    queue = sqs.mq.queue("a.fifo")
+    number = {"DataType": "Number", "StringValue": "7.5"}
+    await sqs(
+        "SendMessage",
+        "a.fifo",
+        MessageBody="from SQS",
+        MessageAttributes={"n": number},
+        MessageSystemAttributes={"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}},
+        MessageGroupId="g",
+        MessageDeduplicationId="k",
+    )
+    [delivery] = await queue.lease()
+    message = delivery.message
+    assert message.attributes == {"n": number} and (message.group, message.dedup_key) == ("g", "k")
+    assert message.headers == {"x-amzn-trace-id": "Root=1", "message-deduplication-id": "k"}
+    await delivery.ack()
+    await queue.publish("from the library", attributes={"n": 7}, group="g", dedup_key="k2", headers=message.headers)
+    [shown] = await sqs.receive("a.fifo")
+    assert shown["MessageAttributes"] == {"n": {"DataType": "Number", "StringValue": "7"}}
+    assert shown["Attributes"]["AWSTraceHeader"] == "Root=1"
+    await sqs("DeleteMessage", "a.fifo", ReceiptHandle=shown["ReceiptHandle"])
+    await queue.publish("with a key alone", group="g", dedup_key="k3")
+    [shown] = await sqs.receive("a.fifo")
+    assert shown["Attributes"]["MessageDeduplicationId"] == "k3"

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -328,3 +329,14 @@ def test_a_look_is_bounded(served: Running, place: Path) -> None:
     for name, count in (("many", 1000), ("large", 4)):
         body = fetch(f"{served.address}/_aws/sqs/messages/0/{name}")[2]
         assert len(texts(ElementTree.fromstring(body), "Body")) == count
+
+
+def test_the_queue_of_the_parameters_counts_not_that_of_the_path(
+    served: Running, new_queue: Callable[..., str], sqs: Any
+) -> None:
+    named, of_path = new_queue(), new_queue()
+    path = urlsplit(of_path).path
+    found = form(served, path, Action="SendMessage", MessageBody="x", QueueUrl=named)
+    assert texts(found, "MD5OfMessageBody")
+    assert "Messages" not in sqs.receive_message(QueueUrl=of_path)
+    assert sqs.receive_message(QueueUrl=named)["Messages"][0]["Body"] == "x"

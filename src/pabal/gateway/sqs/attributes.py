@@ -111,8 +111,9 @@ def _is_allowance(document: Mapping[str, Any]) -> bool:
     sources = document.get("sourceQueueArns")
     if document.get("redrivePermission") != "byQueue":
         return document.get("redrivePermission") in ("allowAll", "denyAll") and sources is None
-    few = isinstance(sources, list) and 1 <= len(sources) <= _MOST_SOURCES
-    return few and all(isinstance(arn, str) and _is_arn(arn) for arn in sources)
+    if not isinstance(sources, list) or not 1 <= len(sources) <= _MOST_SOURCES:
+        return False
+    return all(isinstance(arn, str) and _is_arn(arn) for arn in sources)
 
 
 def _document(text: str) -> dict[str, Any] | None:
