@@ -162,21 +162,21 @@ def send_back(source: Queue, ids: Sequence[str], target: Queue) -> Redriven:
 def _sent_back(message: Message, target: Queue) -> Draft:
     """Return a message as it goes on in the queue that it came from; raise ValidationFailed if it does not fit."""
     target.validate(message)
-    headers = {name: value for name, value in message.headers.items() if name != SOURCE_QUEUE}
-    return target.draft(
-        message.body,
-        type=message.type or None,
-        version=message.version,
-        sender=message.sender or None,
-        target=message.target or None,
-        attributes=message.attributes or None,
-        headers={ORIGINAL_ID: message.id, **headers},
-        priority=message.priority,
-        group=message.group or None,
-        thread_id=message.thread_id or None,
-        trace_id=message.trace_id or None,
-        reply_to=message.reply_to or None,
-    )
+    return moved_on(message, target.draft(message.body))
+
+
+def moved_on(message: Message, draft: Draft) -> Draft:
+    """Return the draft of a message that goes to another queue: all of its fields, with the id and times of `draft`.
+
+    It keeps its first id, and the queue that it came from until it is back there. It has no keys: they may be known in
+    the other queue, and it would be dropped.
+    """
+    headers = {**message.headers, ORIGINAL_ID: message.headers.get(ORIGINAL_ID, message.id)}
+    if headers.get(SOURCE_QUEUE) == draft.queue:
+        del headers[SOURCE_QUEUE]
+    new = draft.message
+    times = {"created_at": new.created_at, "expires_at": new.expires_at}
+    return replace(draft, message=replace(message, id=new.id, **times, headers=headers, dedup_key="", unique=""))
 
 
 def lots(ids: Sequence[str], rate: float | None) -> Iterator[tuple[Sequence[str], float]]:

@@ -20,8 +20,7 @@ from pabal.clock import Clock
 from pabal.errors import InvalidInput, LeaseLost, PabalError, QueueUnknown
 from pabal.gateway.sqs.errors import SqsError
 from pabal.gateway.sqs.messages import source_of
-from pabal.message import replace
-from pabal.queues.verdicts import ORIGINAL_ID, SOURCE_QUEUE
+from pabal.queues.redrive import moved_on
 
 log = logging.getLogger("pabal.gateway")
 
@@ -226,13 +225,7 @@ class MoveTasks:
         if name not in queues:  # to publish would make it again, without its settings
             raise InvalidInput(f"the destination {name} does not exist")
         target = self._mq.queue(name, create=False)
-        headers = {**message.headers, ORIGINAL_ID: message.headers.get(ORIGINAL_ID, message.id)}
-        if headers.get(SOURCE_QUEUE) == name:  # it is back where it came from
-            del headers[SOURCE_QUEUE]
-        draft = await target.draft(message.body)
-        new = {"id": draft.message.id, "created_at": draft.message.created_at, "expires_at": draft.message.expires_at}
-        moved = replace(message, **new, headers=headers, dedup_key="", unique="")
-        await delivery.ack(then=[replace(draft, message=moved)])
+        await delivery.ack(then=[moved_on(message, await target.draft(message.body))])
 
     async def _noted(self, source: pabal.aio.Queue, task: Task, **changes: Any) -> str | None:
         """Write how far it is; return the status it had, or None if it belongs to another gateway."""
