@@ -16,6 +16,7 @@ from pabal.filesystem import file_system, mounts, private, require_own, touch
 from pabal.runtime.state_file import write_reading
 from pabal.sql.bells import Bells
 from pabal.store import Waitable
+from pabal.testing import ManualClock
 from tests.cli.command import COMMAND
 from tests.crash.conftest import need
 from tests.mailbox.users import ALICE, STRANGER, as_user
@@ -71,9 +72,15 @@ def test_a_ballast_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
 
 
 LINKS = {
-    "sqlite": ("q.db.lock", "q.db.bells"),
-    "hybrid": ("both/pabal.db.lock", "both/pabal.db.bells", "both/bodies", "both/bodies/jobs"),
-    "file": ("spool/.lock", "spool/.settling", "spool/jobs", "spool/jobs/ready", "spool/jobs/tmp", "spool/jobs/.lock"),
+    "sqlite": ("q.db.lock", "q.db.bells", "q.db.counters", "q.db.consumers"),
+    "hybrid": (
+        *(f"both/pabal.db{beside}" for beside in (".lock", ".bells", ".counters", ".consumers")),
+        *("both/bodies", "both/bodies/jobs", "both/bodies.orphaned"),
+    ),
+    "file": (
+        *("spool/.lock", "spool/.settling", "spool/.counters", "spool/.consumers"),
+        *("spool/jobs", "spool/jobs/ready", "spool/jobs/tmp", "spool/jobs/.lock"),
+    ),
 }
 
 
@@ -94,6 +101,39 @@ def test_the_way_to_a_store_may_be_a_link(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     for url in URLS.values():
         assert use(url.format(tmp_path / "link")) == [{"n": 1}]
+
+
+@pytest.mark.parametrize("kind", URLS)
+def test_files_of_others_among_the_consumers_and_the_counters_are_left_and_never_waited_for(
+    folder: Path, victim: Path, kind: str
+) -> None:
+    clock = ManualClock()
+    with pabal.connect(URLS[kind].format(folder), clock=clock) as mq:
+        mq.queue("jobs").publish({"n": 1})
+        mq.queue("jobs").lease()
+        [counters] = [path for path in folder.rglob("*counters") if path.is_dir()]
+        [consumers] = [path for path in folder.rglob("*consumers") if path.is_dir()]
+        for place, end in ((counters, ""), (consumers, ".json")):
+            os.mkfifo(place / f"70{end}")
+            (place / f"71{end}").symlink_to(victim)
+            (place / f"72{end}").write_text("{}")
+            for name in (70, 71, 72):
+                os.utime(place / f"{name}{end}", (1, 1), follow_symlinks=False)
+        clock.advance(700)
+        mq.queue("jobs").sweep()
+        assert len(mq.consumers()) == 1
+        assert mq.store.counters("jobs").published == 1
+        assert {f"{name}.json" for name in (70, 71, 72)} <= {path.name for path in consumers.iterdir()}
+
+
+def test_counters_are_kept_beside_what_another_put_in_their_place(folder: Path, victim: Path) -> None:
+    place = folder / "q.db.counters"
+    place.mkdir()
+    os.mkfifo(place / "1")
+    (place / "2").symlink_to(victim)
+    (place / "3").mkdir()
+    use(URLS["sqlite"].format(folder))
+    assert (place / "4").stat().st_size
 
 
 def test_bells_are_no_links(folder: Path, victim: Path) -> None:

@@ -95,7 +95,7 @@ class Database:
         require_version()
         require_one_name(path)
         with translated(f"opening {path}"):
-            for beside in ("", ".lock", ".bells"):
+            for beside in ("", ".lock", ".bells", ".counters", ".consumers"):
                 require_own(f"{path}{beside}", owner)
         with self._writing, self._reading:
             if not self._is_current(current):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -18,8 +19,8 @@ from weakref import WeakSet
 
 from pabal import jsontext
 from pabal.clock import Clock, iso_stamp, utc_seconds
-from pabal.errors import InvalidInput
-from pabal.filesystem import private, read_plain, remove
+from pabal.errors import InvalidInput, UnsafeFile
+from pabal.filesystem import private, read_whole, remove
 from pabal.ids import consumer_tag, new_consumer_tag
 from pabal.message import replace
 from pabal.names import local_name
@@ -136,7 +137,10 @@ class Register:
 
 
 class FileRegister(Register):
-    """A folder with a small JSON file for each consumer, for `cat`. Its time of change is when it was seen."""
+    """A folder with a small JSON file for each consumer, for `cat`. Its time of change is when it was seen.
+
+    Other files in the folder are left as they are.
+    """
 
     def __init__(self, folder: str, clock: Clock) -> None:
         super().__init__(clock)
@@ -155,7 +159,9 @@ class FileRegister(Register):
         with suppress(OSError):
             with suppress(FileExistsError):
                 os.mkdir(self._folder, 0o700)
-            with open(self._path(tag), "wb", opener=private) as file:
+            # A FIFO is never waited for.
+            fd = private(self._path(tag), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK)
+            with os.fdopen(fd, "wb") as file:
                 file.write(jsontext.pretty(document))
             self._touch(tag, consumer.seen)
 
@@ -172,11 +178,11 @@ class FileRegister(Register):
         if not _is_tag(tag):
             return None
         try:
-            found: Any = jsontext.read(read_plain(self._path(tag)))
+            data, seen = read_whole(self._path(tag))
+            found: Any = jsontext.read(data)
             since = utc_seconds(datetime.fromisoformat(found["since"]))
-            seen = os.lstat(self._path(tag)).st_mtime
             return Consumer(str(found["consumer"]), str(found["host"]), int(found["pid"]), since, seen)
-        except (OSError, InvalidInput, KeyError, TypeError, ValueError, OverflowError):
+        except (OSError, UnsafeFile, InvalidInput, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def _seen(self) -> dict[str, float]:
@@ -194,7 +200,13 @@ class FileRegister(Register):
         gone = {tag for tag, seen in self._seen().items() if seen <= since}
         for tag in gone - held() if gone else ():
             with suppress(OSError):
-                remove(self._path(tag))
+                if self._is_ours(tag):
+                    remove(self._path(tag))
+
+    def _is_ours(self, tag: str) -> bool:
+        """Return whether this is the file of a consumer, or one that a full disk left empty."""
+        about = os.lstat(self._path(tag))
+        return stat.S_ISREG(about.st_mode) and not about.st_size or self._find(tag) is not None
 
     def _path(self, tag: str) -> str:
         return f"{self._folder}/{tag}.json"

@@ -7,8 +7,10 @@ them, when expired leases are looked for, as every consumer does before it sleep
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
@@ -286,6 +288,7 @@ _MAGIC = b"pabal counters 1"
 _NAME = 256  # bytes for the name of a queue
 _RECORD = 1024
 _LARGEST = 2**62
+_NO_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})  # a symlink, a folder, a socket
 
 
 class FileCounters(Counting):
@@ -329,9 +332,15 @@ class FileCounters(Counting):
         """Lock a file that no handle uses, and add what it holds to what was counted in memory."""
         with suppress(FileExistsError):
             os.mkdir(self._folder, 0o700)
-        number = 1
+        number = 0
         while True:
-            fd = private(f"{self._folder}/{number}", os.O_RDWR | os.O_CREAT)
+            number += 1
+            try:
+                fd = private(f"{self._folder}/{number}", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK)
+            except OSError as exc:
+                if exc.errno in _NO_FILE:
+                    continue
+                raise
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 data = _read(fd)
@@ -342,7 +351,6 @@ class FileCounters(Counting):
                 break
             except BlockingIOError:
                 os.close(fd)
-                number += 1
             except BaseException:
                 os.close(fd)
                 raise
@@ -363,9 +371,9 @@ class FileCounters(Counting):
         names: list[str] = []
         with suppress(OSError):
             names = os.listdir(self._folder)
-        for name in names:
+        for name in filter(str.isdecimal, names):
             with suppress(OSError):
-                fd = private(f"{self._folder}/{name}", os.O_RDONLY)
+                fd = private(f"{self._folder}/{name}", os.O_RDONLY | os.O_NONBLOCK)
                 try:
                     data = _read(fd)
                 finally:
@@ -389,7 +397,11 @@ class FileCounters(Counting):
 
 
 def _read(fd: int) -> bytes:
-    return os.pread(fd, os.fstat(fd).st_size, 0)
+    """Return what is in a file; raise BlockingIOError, as for a file that another handle has, if it is none."""
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
+        raise BlockingIOError
+    return os.pread(fd, about.st_size, 0)
 
 
 def _records(data: bytes, queue: str = "") -> Iterable[tuple[int, str, array[int]]]:

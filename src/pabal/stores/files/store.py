@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from pabal import durable, jsontext
 from pabal.clock import Clock, SystemClock
 from pabal.errors import PabalError, QueueUnknown, StoreFailed
-from pabal.filesystem import lock_holders, remove
+from pabal.filesystem import lock_holders, remove, require_own
 from pabal.ids import new_tag
 from pabal.names import check_name, no_queue
 from pabal.store import (
@@ -90,9 +90,12 @@ class FileStore:
             self._root = Root(place, clock or SystemClock(), layout or NativeLayout(), owner)
         except OSError as exc:
             raise StoreFailed(f"cannot open {place}: {exc}") from exc
-        self._counters = FileCounters(f"{self._root.path}/.counters", self._root.clock)
-        self._consumers = FileRegister(f"{self._root.path}/.consumers", self._root.clock)
+        counters, consumers = f"{self._root.path}/.counters", f"{self._root.path}/.consumers"
+        self._counters = FileCounters(counters, self._root.clock)
+        self._consumers = FileRegister(consumers, self._root.clock)
         try:
+            for folder in (counters, consumers):
+                require_own(folder, owner)
             self._finish_settlements()
         except BaseException:
             self._root.close()

@@ -88,7 +88,8 @@ class BodyFolder:
     apart = True
 
     def __init__(self, root: Path, owner: int | None = None) -> None:
-        require_own(root, owner)
+        for place in (root, f"{root}.orphaned"):
+            require_own(place, owner)
         if root.exists() and not root.is_dir():
             raise StoreRefused(f"{root} is not a folder: bodies are files in folders of their own; give another path")
         self._root = os.fspath(root)  # paths are joined for every message: text costs a tenth of a Path
