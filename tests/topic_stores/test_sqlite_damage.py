@@ -1,6 +1,7 @@
 """Damage to the file of the topics that is made on purpose; `tests/damage` has the random one."""
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pabal.cli.exits import Exit
 from pabal.cli.main import cli
 from pabal.errors import StoreFailed
 from pabal.sql.connection import connect
+from pabal.testing import ManualClock
 from pabal.topic_store import NewRecord, Shape
 from pabal.topic_stores.sqlite import SqliteTopics
 
@@ -64,6 +66,118 @@ def test_records_out_of_order_name_the_doctor_of_topics(template: Path, tmp_path
     with pytest.raises(StoreFailed, match="does not fit its rows: run `pabal topic doctor --repair`"):
         topics.read("events", 0, 0, 1000)
     topics.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Three topics with two partitions each, and a group that has read the first one."""
+    path = tmp_path / "topics.db"
+    with closing(SqliteTopics(path)) as topics:
+        for name in ("first", "middle", "last"):
+            topics.create(name, Shape(2, max_age=86400.0))
+            for partition in range(2):
+                topics.append(name, [NewRecord(name.encode(), partition=partition) for _ in range(4)])
+        with closing(topics.join("first", "readers")) as member:
+            member.commit({record.partition: record.offset + 1 for record in member.read(100)})
+    return path
+
+
+def _harm(path: Path, change: str) -> None:
+    with closing(connect(path)) as connection:
+        connection.execute(change).fetchall()
+
+
+def _all(path: Path) -> dict[str, list[bytes]]:
+    with closing(SqliteTopics(path)) as topics:
+        return {
+            name: [
+                record.value
+                for part in range(topics.shape(name).partitions)
+                for record in topics.read(name, part, 0, 9)
+            ]
+            for name in topics.topics()
+        }
+
+
+@pytest.mark.parametrize("name", ["first", "middle", "last"])
+@pytest.mark.parametrize("field", ["base", "partitions"])
+@pytest.mark.parametrize("bit", range(0, 63, 3))
+def test_a_flipped_bit_in_the_partitions_of_a_topic_never_delivers_the_records_of_another(
+    small: Path, name: str, field: str, bit: int
+) -> None:
+    whole = _all(small)
+    flipped = f"({field} | (1 << {bit})) - ({field} & (1 << {bit}))"
+    _harm(small, f"update topics set {field} = {flipped} where name = '{name}'")
+    with closing(SqliteTopics(small)) as topics:
+        assert topics.check(repair=False)
+        for each in whole:
+            try:
+                topics.append(each, [NewRecord(each.encode(), partition=0)])
+                found = [record.value for part in range(2) for record in topics.read(each, part, 0, 100)]
+                with closing(topics.join(each, "new")) as member:
+                    found += [record.value for record in member.read(100)]
+            except StoreFailed as exc:
+                assert "pabal topic doctor --repair" in str(exc)
+            else:
+                assert set(found) == {each.encode()}
+        assert topics.check(repair=True)
+        assert topics.check(repair=False) == []
+    assert {each: set(values) for each, values in _all(small).items()} == {each: {each.encode()} for each in whole}
+    assert all(len(values) >= 8 for values in _all(small).values())
+
+
+@pytest.mark.parametrize("value", ["-86400.0", "9e999", "-9e999"])
+def test_a_retention_that_no_topic_can_have_removes_nothing(small: Path, value: str) -> None:
+    _harm(small, f"update topics set max_age = {value} where name = 'first'")
+    clock = ManualClock()
+    with closing(SqliteTopics(small, clock=clock)) as topics:
+        for _ in range(4):
+            topics.append("first", [NewRecord(b"first", partition=0)])
+            clock.advance(200)
+        with pytest.raises(StoreFailed, match="pabal topic doctor --repair"):
+            topics.trim("first")
+        assert topics.bounds("first")[0] == (0, 8)
+        assert len(topics.check(repair=True)) == 1
+        assert topics.shape("first") == Shape(2, 0.0, 0) and topics.bounds("first")[0] == (0, 8)
+        assert topics.shape("last") == Shape(2, 86400.0, 0)
+
+
+@pytest.mark.parametrize("offset", [5, 1 << 39, 1 << 62, -1])
+def test_a_group_beyond_the_end_is_refused_and_reads_all_again_after_the_repair(small: Path, offset: int) -> None:
+    _harm(small, f"update topic_shares set committed = {offset} where partition = 1")
+    with closing(SqliteTopics(small)) as topics:
+        with (
+            closing(topics.join("first", "readers")) as member,
+            pytest.raises(StoreFailed, match="pabal topic doctor --repair"),
+        ):
+            member.read(100)
+        assert len(topics.check(repair=True)) == 1 and topics.check(repair=False) == []
+        with closing(topics.join("first", "readers")) as member:
+            assert len(member.read(100)) == 4
+
+
+@pytest.mark.parametrize("first", [-(1 << 63), -1, 3, 1 << 41])
+def test_a_trim_ends_whatever_the_first_offset_is(small: Path, first: int) -> None:
+    _harm(small, f"update topic_partitions set first_offset = {first} where id = 1")
+    with closing(SqliteTopics(small)) as topics:
+        try:
+            topics.retain("first", max_bytes=1)
+        except StoreFailed as exc:
+            assert "pabal topic doctor --repair" in str(exc)
+        topics.check(repair=True)
+        topics.retain("first", max_bytes=1)
+        assert topics.check(repair=False) == []
+        assert topics.bounds("first") == [(3, 4), (3, 4)]
+
+
+def test_a_trim_of_a_partition_that_seems_to_begin_long_before_its_records_ends(small: Path) -> None:
+    _harm(small, f"update topic_records set id = id + {1 << 39} where id >> 40 = 1")
+    _harm(small, f"update topic_partitions set next_offset = next_offset + {1 << 39} where id = 1")
+    with closing(SqliteTopics(small)) as topics:
+        topics.retain("first", max_bytes=6)
+        assert topics.bounds("first")[0] == ((1 << 39) + 2, (1 << 39) + 4)
+        clock_ahead = topics.read("first", 0, 0, 9)[0].at + 10
+        assert topics.offsets_at("first", clock_ahead)[0] == (1 << 39) + 4
 
 
 def _run(path: Path, *arguments: str) -> int:

@@ -14,7 +14,7 @@ from pabal.errors import Fenced, GroupBusy
 from pabal.sql.connection import Connection
 from pabal.sql.writer import Transaction
 from pabal.topic_store import Share
-from pabal.topic_stores.sqlite.records import Known
+from pabal.topic_stores.sqlite.records import Known, are_bounds, damaged
 
 
 class Group(NamedTuple):
@@ -104,6 +104,11 @@ def settle_share(tx: Transaction, topic: Known, group: Group, member: int) -> di
     elif len(held) < wanted:
         _take(tx, group, member, wanted - len(held))
     owned = _owned(tx, group, member)
+    for part, _, committed, _ in owned:
+        end = tx.run("select next_offset from topic_partitions where id = ?", (part,)).get
+        if not are_bounds(committed, end):  # it would read nothing for ever
+            what = f"the offset of a group of {topic.name} in partition {part - topic.base}, which ends at {end},"
+            raise damaged(what, committed)
     return {part - topic.base: Held(epoch, committed, note) for part, epoch, committed, note in owned}
 
 

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 from pabal import jsontext
+from pabal.errors import InvalidInput, StoreFailed
 from pabal.sql.connection import Connection, damaged_index
 from pabal.sql.writer import Insert, Transaction
-from pabal.topic_store import NO_HEADERS, Bounds, NewRecord, Position, Record, check_partition
+from pabal.topic_store import NO_HEADERS, Bounds, NewRecord, Position, Record, Shape, check_partition, check_shape
 from pabal.topic_stores.partition import key_bytes, partition_of
 
 DOCTOR = "pabal topic doctor --repair"
 OFFSET_BITS = 40
 _OFFSET = (1 << OFFSET_BITS) - 1
+LAST_PARTITION = (1 << 63 - OFFSET_BITS) - 1  # the ids of the records of a larger one are no integers of SQLite
 Row: TypeAlias = tuple[int, float, bytes | None, bytes, bytes | None, int]
 
 SLICE = 5_000  # records removed in one commit, so that other writers do not wait long
@@ -28,6 +30,7 @@ _INSERT = Insert("topic_records", "id, at, key, value, headers, crc")
 _SIZE = "length(value) + coalesce(length(key), 0) + coalesce(length(headers), 0)"
 _id_of = itemgetter(0)
 _turns = count()  # chooses the partition of the next call without keys; nothing depends on it
+_FIRST = "select min(id) from topic_records where id >= ? and id < ?"
 _PAGE = "select id, at, key, value, headers, crc from topic_records where id >= ? and id < ? order by id limit ?"
 
 
@@ -122,14 +125,24 @@ def first_from(db: Connection, partition: int, first: int, end: int, at: float) 
 
 def bounds_of(db: Connection, topic: Known) -> list[Bounds]:
     """Return the bounds of every partition."""
-    found = db.execute(
+    found: Any = db.execute(
         "select first_offset, next_offset from topic_partitions where id >= ? and id < ? order by id",
         (topic.base, topic.base + topic.partitions),
     ).fetchall()
-    bounds = [Bounds(first, end) for first, end in found if type(first) is type(end) is int]
+    bounds = [Bounds(first, end) for first, end in found if are_bounds(first, end)]
     if len(bounds) != topic.partitions:
         raise TypeError(f"{topic.name} should have {topic.partitions} partitions, {len(bounds)} can be read")
     return bounds
+
+
+def are_bounds(first: object, end: object) -> bool:
+    """Return whether these can be the bounds of a partition."""
+    return type(first) is int and type(end) is int and 0 <= first <= end <= _OFFSET
+
+
+def damaged(what: str, found: object) -> StoreFailed:
+    """Return the error for a value that is not what it can be."""
+    return StoreFailed(f"{what} is damaged ({found!r:.60}): run `{DOCTOR}`")
 
 
 class PartitionRows:
@@ -182,6 +195,8 @@ class EncodedRecords:
         start, last_at = tx.run(
             "select next_offset, last_at from topic_partitions where id = ?", (partition,)
         ).fetchone()
+        if not are_bounds(0, start):
+            raise damaged(f"the end of partition {number} of {self._topic.name}", start)
         at = max(now, last_at)
         first = (partition << OFFSET_BITS) + start
         _INSERT.run(tx, [value for id, row in enumerate(rows.rows, first) for value in (id, at, *row)])
@@ -202,7 +217,18 @@ class Limits(NamedTuple):
 
 def limits_of(db: Connection, topic: Known) -> Limits:
     found: tuple[float, int] = db.execute("select max_age, max_bytes from topics where id = ?", (topic.id,)).get
+    if not are_limits(*found):
+        raise damaged(f"the retention of {topic.name}", found)
     return Limits(*found)
+
+
+def are_limits(max_age: Any, max_bytes: Any) -> bool:
+    """Return whether these can be the limits of a topic."""
+    try:
+        check_shape(Shape(1, max_age, max_bytes))
+    except (InvalidInput, TypeError):
+        return False
+    return True
 
 
 def set_limits(tx: Transaction, topic: Known, max_age: float | None, max_bytes: int | None) -> None:
@@ -235,12 +261,17 @@ def trim(tx: Transaction, topic: Known, now: float) -> int:
 
 
 def _end(db: Connection, limits: Limits, partition: int, now: float, most: int = SLICE) -> tuple[int, int]:
-    """Return the first offset, and how many records from it on are surplus, up to `most`."""
+    """Return the offset of the first record, and how many records from it on are surplus, up to `most`."""
     max_age, max_bytes = limits
     row: tuple[int, int, int] = db.execute(
         "select first_offset, next_offset, bytes from topic_partitions where id = ?", (partition,)
     ).get
     first, end, size = row
+    if not are_bounds(first, end):
+        raise damaged(f"the row of partition {partition}", (first, end))
+    base = partition << OFFSET_BITS
+    there: int | None = db.execute(_FIRST, (base, base + end)).get
+    first = end if there is None else there - base  # that of a damaged row may be another: so each slice removes some
     keep = first_from(db, partition, first, end, now - max_age) if max_age else first
     if max_bytes and size > max_bytes:
         keep = max(keep, _oversize(db, partition, first, size - max_bytes, most))

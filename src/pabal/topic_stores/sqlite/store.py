@@ -48,13 +48,15 @@ from pabal.topic_store import (
     joined,
 )
 from pabal.topic_stores.sqlite import groups
-from pabal.topic_stores.sqlite.check import check, mend, settings_fault
+from pabal.topic_stores.sqlite.check import Layout, check, mend, settings_fault
 from pabal.topic_stores.sqlite.member import Place, SqliteMember
 from pabal.topic_stores.sqlite.records import (
     DOCTOR,
+    LAST_PARTITION,
     EncodedRecords,
     Known,
     bounds_of,
+    damaged,
     first_from,
     limits_of,
     page,
@@ -301,6 +303,8 @@ def find(db: Connection, topic: str) -> Known:
     if not rows:
         raise TopicUnknown(f"no topic {topic}: make it with `pabal topic create {topic}`, or correct the name")
     [(number, base, partitions)] = rows
+    if fault := Layout(db).fault(number):
+        raise StoreFailed(f"the row of topic {topic} is damaged ({fault}): run `{DOCTOR}`")
     return Known(number, topic, base, partitions)
 
 
@@ -344,6 +348,8 @@ def configure(tx: Transaction, number: int, settings: Mapping[str, Any]) -> None
 
 def _insert(tx: Transaction, topic: str, shape: Shape, settings: Mapping[str, Any]) -> None:
     base = tx.run("select coalesce(max(id), 0) + 1 from topic_partitions").get
+    if not 0 < base <= LAST_PARTITION - shape.partitions:
+        raise damaged("the number of the last partition", base - 1)
     tx.many("insert into topic_partitions (id) values (?)", [(base + number,) for number in range(shape.partitions)])
     tx.run(
         "insert into topics (name, base, partitions, max_age, max_bytes, settings) values (?, ?, ?, ?, ?, ?)",
