@@ -46,6 +46,38 @@ def all_well(store: FileStore) -> bool:
     return store.check(repair=False) == []
 
 
+# Deduplication
+
+
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_dedup_record_that_ends_later_than_any_window_counts_no_more(
+    store: FileStore, queue: Path, clock: ManualClock, purged: bool
+) -> None:
+    publish(store, "first", **({"id": "m"} if purged else {"dedup_key": "k"}))
+    ack(store, take_one(store))
+    if purged:
+        store.purge(QUEUE, State.DONE)
+    (link,) = [path for path in (queue / "dedup").iterdir() if path.name.startswith("g" if purged else "k")]
+    text = os.readlink(link)
+    link.unlink()
+    link.symlink_to(f"9{text[1:]}")
+    (found,) = store.check(repair=False)
+    assert found.where == str(link) and not found.ordinary
+    clock.advance(30 * 86400)
+    answers = store.publish([draft("second", **({"id": "m"} if purged else {"dedup_key": "k"}))])
+    assert not answers[0].duplicate and drain(store) == ["second"]
+    assert store.check(repair=True) == [] or all_well(store)
+
+
+def test_a_damaged_dedup_record_is_removed_by_a_repair(store: FileStore, queue: Path) -> None:
+    publish(store, "first", dedup_key="k")
+    (link,) = [path for path in (queue / "dedup").iterdir() if path.name.startswith("k")]
+    link.unlink()
+    link.symlink_to("rubbish")
+    (found,) = store.check(repair=True)
+    assert found.repaired and all_well(store) and drain(store) == ["first"]
+
+
 # The order of groups
 
 

@@ -22,6 +22,7 @@ from pabal.policy.rules import MessageSchema
 DEFAULT_MAX_BYTES = 1 << 20
 LARGEST_MAX_BYTES = 64 << 20
 _YEAR = 366 * 86400.0
+LONGEST_WINDOW = _YEAR  # seconds that a dedup key can be remembered
 # Kept beside the policy, and changed by no policy:
 PAUSED = "paused"  # the switch of an operator
 ATTACHED = "attached"  # documents of applications, by their names
@@ -139,7 +140,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_ranges(
             ("visibility", self.visibility, 0.001, _YEAR),
             ("ttl", self.ttl, 0, 100 * _YEAR),
-            ("dedup_window", self.dedup_window, 0, _YEAR),
+            ("dedup_window", self.dedup_window, 0, LONGEST_WINDOW),
             ("done_retention", self.done_retention, 0, 100 * _YEAR),
             ("max_bytes", self.max_bytes, 1, LARGEST_MAX_BYTES),
             ("max_waiting", self.max_waiting, 0, 10**12),

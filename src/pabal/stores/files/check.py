@@ -245,6 +245,14 @@ def _reason(root: Root, queue: QueueDirectory, folder: str, name: str, repair: b
 
 def _records(root: Root, queue: QueueDirectory, repair: bool) -> Iterator[Finding]:
     names = [name for name in os.listdir(queue.dedup) if not name.startswith(".")]
+    for name in sorted(dedup.damaged(queue, names, root.now())):
+        names.remove(name)
+        if repair:
+            with queue:
+                remove(f"{queue.dedup}/{name}")
+        yield Finding(
+            f"{queue.dedup}/{name}", "a dedup record that is damaged, and does not count", "remove it", repair
+        )
     expired = dedup.expired(queue, names, root.now(), live_messages(root, queue))
     if expired:
         mended = repair and dedup.sweep(queue, names, root.now(), partial(live_messages, root, queue)) > 0

@@ -2,9 +2,10 @@
 `<expires ms>~<id>~<tag>[~<stem>]`.
 
 The record of a dedup key counts until it expires. The record of a unique key counts as long as its message waits or is
-in flight. The record of an id counts as long as its message exists, and then until it expires. The tag names one
-publish. The message lies in `tmp/<tag>~<name>` from before its record is made until after the record is durable: so a
-process that finds a record whose message is still there can finish that publish.
+in flight. The record of an id counts as long as its message exists, and then until it expires. A record that expires
+later than any window is damaged, and counts as expired. The tag names one publish. The message lies in
+`tmp/<tag>~<name>` from before its record is made until after the record is durable: so a process that finds a record
+whose message is still there can finish that publish.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from pabal.filesystem import remove
 from pabal.names import check_id
+from pabal.policy.policy import LONGEST_WINDOW
 from pabal.store import Draft, Terms
 from pabal.stores.files.names import ceil_ms
 from pabal.stores.files.queue_directory import QueueDirectory
@@ -27,6 +29,7 @@ _BY_KEY, _BY_ID, _UNIQUE, _GONE = (
     "u",
     "g",
 )  # the first letter of a record's name; gone: the message of the id was purged
+_LONGEST = ceil_ms(LONGEST_WINDOW + 86400)  # and what a clock may be set back
 CARRIED = "m"  # the first letter of the tag of a message from another store; other tags are hexadecimal
 
 Record = tuple[str, int]  # the path of a record, and when it expires
@@ -155,7 +158,24 @@ def expired(queue: QueueDirectory, names: list[str], now: int, alive: Alive) -> 
 
 def _is_young(path: str, now: int) -> bool:
     """Say whether the record of a unique key is inside its window: it may be used again soon."""
-    return _kind(path) == _UNIQUE and os.readlink(path) > f"{now:x}~"
+    with suppress(ValueError):
+        return _kind(path) == _UNIQUE and now < _expiry(path) <= now + _LONGEST
+    return False
+
+
+def damaged(queue: QueueDirectory, names: list[str], now: int) -> list[str]:
+    """Return those of the named records that end later than any window, or cannot be read: they do not count."""
+    timed = (name for name in names if name.startswith((_BY_KEY, _GONE)))
+    return [name for name in timed if _is_damaged(f"{queue.dedup}/{name}", now)]
+
+
+def _is_damaged(path: str, now: int) -> bool:
+    try:
+        return _expiry(path) > now + _LONGEST
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
 
 
 def sweep(queue: QueueDirectory, names: list[str], now: int, look: Callable[[], Alive]) -> int:
@@ -201,9 +221,15 @@ def _read(path: str, now: int) -> First | None:
         expires, id, tag, *stem = os.readlink(path).split("~")
         check_id(id)
         ends = int(expires, 16)
+        if now and kind in (_BY_KEY, _GONE) and ends > now + _LONGEST:
+            raise ValueError
     except (OSError, ValueError):  # missing, damaged, or made by another program
         return _read(_gone(path), now) if kind == _BY_ID else None
     return First(id, tag, *stem[:1]) if kind in (_BY_ID, _UNIQUE) or ends > now else None
+
+
+def _expiry(path: str) -> int:
+    return int(os.readlink(path).partition("~")[0], 16)
 
 
 def _is_gone(path: str, first: First) -> bool:
