@@ -2,7 +2,7 @@
 
 import pytest
 
-from pabal.clock import Refreshed, iso_stamp
+from pabal.clock import Refreshed, iso_stamp, time_of_day
 
 AT = 1_769_851_800.25
 
@@ -79,3 +79,9 @@ def test_a_failed_reading_is_tried_again_at_the_next_call() -> None:
     with pytest.raises(ValueError):
         value()
     assert value() == 2
+
+
+@pytest.mark.parametrize("seconds", [1e15, 1e300, float("inf"), float("nan"), -1e15, float("-inf")])
+def test_an_instant_out_of_the_calendar_is_shown_as_its_end(seconds: float) -> None:
+    assert iso_stamp(seconds)[:5] == ("0001-" if seconds < 0 else "9999-")
+    assert time_of_day(seconds).count(":") == 2

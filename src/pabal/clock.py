@@ -139,6 +139,11 @@ class Refreshed(Generic[T]):
         self._read_at = float("-inf")
 
 
+_DAY = 86400
+_FIRST_INSTANT = -62_135_596_800.0 + _DAY  # the second day of the year 1
+_LAST_INSTANT = 253_402_300_799.0 - _DAY  # the end of the last day but one of the year 9999
+
+
 @lru_cache(maxsize=8)  # the messages of a batch share their time
 def utc_seconds(instant: datetime) -> float:
     """Return the seconds since the epoch. A time without an offset is taken as UTC, so that every reader agrees."""
@@ -154,6 +159,17 @@ def iso_stamp(
     """Return an instant as ISO 8601 text in UTC, such as `2026-01-31T09:30:00.000Z`.
 
     `seconds` counts from the epoch. `timespec` is that of `datetime.isoformat`. `utc` is how the text names the zone.
+    An instant of a damaged row may be out of the calendar: its first or last day is returned.
     """
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec=timespec)
+    text = datetime.fromtimestamp(in_calendar(seconds), UTC).isoformat(timespec=timespec)
     return text.removesuffix("+00:00") + utc
+
+
+def time_of_day(seconds: float) -> str:
+    """Return the local time of an instant, such as `09:30:00`."""
+    return datetime.fromtimestamp(in_calendar(seconds)).strftime("%H:%M:%S")
+
+
+def in_calendar(seconds: float) -> float:
+    """Return an instant that `datetime` can hold in every zone; NaN is taken as the last one."""
+    return max(_FIRST_INSTANT, min(_LAST_INSTANT, seconds))

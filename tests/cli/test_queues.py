@@ -3,11 +3,13 @@
 import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from pabal.policy.policy import Policy, RetryPolicy
+from pabal.sql.connection import connect
 from tests.cli.command import Pabal
 from tests.cli.test_consume import fill
 
@@ -181,3 +183,55 @@ def test_a_queue_is_created_and_deleted(any_pabal: Pabal) -> None:
     assert any_pabal("doctor").code == 0
     any_pabal.ok("publish", "jobs", "1")
     assert any_pabal.ok("queues") == "jobs"
+
+
+# Damage to one message or queue
+
+
+def _harm(pabal: Pabal, statement: str) -> None:
+    with closing(connect(pabal.place / "store.db")) as connection:
+        connection.execute(statement).fetchall()
+
+
+@pytest.mark.parametrize("value", ["'x'", "x'41'", "1e15", "-1e300", "9e999"])
+def test_a_damaged_time_of_one_message_ends_no_command(pabal: Pabal, value: str) -> None:
+    pabal.ok("publish", "jobs", "1", "--id", "a")
+    pabal.ok("publish", "other", "2", "--id", "b")
+    _harm(pabal, f"update messages set due_at = {value} where id = 'a'")
+    for args in (
+        ["peek", "jobs"],
+        ["status"],
+        ["metrics"],
+        ["show", "a"],
+        ["tail", "jobs"],
+        ["tail", "jobs", "--json"],
+    ):
+        pabal.ok(*args)
+    assert "other" in pabal.ok("status")
+
+
+@pytest.mark.parametrize("name", ["j/bs", "", "..", "j bs"])
+def test_a_queue_with_a_damaged_name_ends_no_command(pabal: Pabal, name: str) -> None:
+    pabal.ok("publish", "jobs", "1")
+    pabal.ok("publish", "empty", "1")
+    pabal.ok("consume", "empty", "--ack")
+    pabal.ok("purge", "empty", "--state", "done", "--yes")
+    pabal.ok("publish", "other", "2")
+    for queue in ("jobs", "empty"):
+        _harm(
+            pabal, f"update queues set name = '{name}' || substr(name, 1, {queue == 'empty':d}) where name = '{queue}'"
+        )
+        for args in (["status"], ["metrics"], ["queues"], ["check"]):
+            assert "other" in pabal.ok(*args) or args == ["check"]
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e15])
+def test_a_damaged_time_of_a_failure_ends_no_command(tmp_path: Path, at: float) -> None:
+    pabal = Pabal(f"file:{tmp_path / 'spool'}", tmp_path)
+    pabal.ok("publish", "jobs", "1", "--id", "a")
+    receipt = pabal("consume", "jobs", "--json").documents[0]["receipt"]
+    pabal.ok("nack", receipt, "--reason", "no", "--bury")
+    [why] = (tmp_path / "spool/jobs/dead").glob("*.why")
+    why.write_text(json.dumps({"code": "X", "reason": "y", "at": at}))
+    for args in ("list-dlq jobs", "list-dlq jobs --json", "show a", "show a --json", "status"):
+        pabal.ok(*args.split())

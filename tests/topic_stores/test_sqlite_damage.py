@@ -185,3 +185,9 @@ def _run(path: Path, *arguments: str) -> int:
         cli(["topic", "--topics", f"sqlite:{path}", *arguments], prog_name="pabal")
     assert isinstance(ended.value.code, int)
     return Exit(ended.value.code)
+
+
+def test_a_record_with_a_damaged_time_is_shown(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _harm(small, "update topic_records set at = 1e15 where id >> 40 = 1")
+    assert [_run(small, "tail", "first"), _run(small, "tail", "first", "--json")] == [0, 0]
+    assert "9999-12-30" in capsys.readouterr().out

@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator
-from datetime import datetime
 
 import click
 
 from pabal.cli.exits import end_with_nothing
 from pabal.cli.session import command, json_option, known, opened, queue_argument
 from pabal.cli.text import clean, fitted, glance, json_text
+from pabal.clock import time_of_day
 from pabal.queues.documents import entry_document
 from pabal.queues.queue import Queue
 from pabal.store import Entry, State, Watch
@@ -108,7 +108,7 @@ def _show(entry: Entry, *, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(entry_document(entry)))
         return
-    at = datetime.fromtimestamp(_created_at(entry)[0]).strftime("%H:%M:%S")
+    at = time_of_day(_created_at(entry)[0])
     body = glance(entry.message.body) if entry.message else f"{len(entry.data)} bytes" if entry.data else "not kept"
     state = "" if entry.state is State.READY else str(entry.state)
     kind = clean(entry.message.type) if entry.message else ""

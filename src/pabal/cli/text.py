@@ -14,6 +14,7 @@ from unicodedata import category, east_asian_width
 import click
 
 from pabal import jsontext
+from pabal.clock import in_calendar
 from pabal.jsontext import Json
 
 _NARROW = 24  # columns; a last column with less room is printed on a line of its own
@@ -160,7 +161,7 @@ def span(seconds: float) -> str:
 
 def ago(at: float) -> str:
     """Return how far an instant is from now, as `5s ago` or `in 5s`."""
-    away = time.time() - at
+    away = time.time() - in_calendar(at)
     return f"{span(away)} ago" if away >= 0 else f"in {span(-away)}"
 
 

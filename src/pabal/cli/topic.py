@@ -25,6 +25,7 @@ from pabal.cli.session import (
 from pabal.cli.stores import report
 from pabal.cli.text import clean, fitted, glance, json_text, span, table
 from pabal.cli.values import FOREVER, duration, lasting, pair, patience, unique
+from pabal.clock import time_of_day
 from pabal.errors import InvalidInput
 from pabal.jsontext import Json
 from pabal.names import check_name
@@ -319,7 +320,7 @@ def _print(record: Record, *, as_json: bool) -> None:
 
 def _record_line(record: Record) -> str:
     """Return a record as one line of text."""
-    at = datetime.fromtimestamp(record.at).strftime("%H:%M:%S")
+    at = time_of_day(record.at)
     body = record.fault or glance(body_of(record))
     return fitted("  ".join(filter(None, (at, str(record), clean(record.key), clean(body)))))
 

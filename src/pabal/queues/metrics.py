@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pabal.clock import in_calendar
 from pabal.errors import InvalidPolicy
 from pabal.queues.queue import Queue
 from pabal.store import DURATIONS, Counters, State, Store
@@ -57,7 +58,7 @@ def consumers_metrics(store: Store, now: float) -> list[dict[str, Any]]:
 def age_of_oldest(queue: Queue, state: State, now: float) -> float | None:
     """Return for how many seconds the oldest message of a state has been in it; None if there is none."""
     since = queue.store.oldest(queue.name, state)
-    return None if since is None else max(0.0, round(now - since, 3))
+    return None if since is None else max(0.0, round(now - in_calendar(since), 3))
 
 
 def histogram_document(buckets: Sequence[int], seconds: float) -> dict[str, Any]:

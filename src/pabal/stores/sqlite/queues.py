@@ -6,7 +6,7 @@ from typing import Any
 from pabal import jsontext
 from pabal.clock import Clock
 from pabal.codec import Codec
-from pabal.errors import NameTaken, QueueUnknown
+from pabal.errors import InvalidName, NameTaken, QueueUnknown
 from pabal.names import check_name, no_queue
 from pabal.sql.connection import Conflict, Connection, check_text, damaged_index
 from pabal.sql.sqlite import Database
@@ -53,7 +53,7 @@ class Queues:
         """Return the name of every queue, sorted."""
 
         def look(db: Connection) -> list[str]:
-            return [check_text(row[0]) for row in db.execute(_LISTED)]
+            return [_legal(check_text(row[0])) for row in db.execute(_LISTED)]
 
         return self._db.read(look)
 
@@ -105,3 +105,11 @@ class Queues:
                 raise damaged_index(tx.connection) from exc
         tx.wakeups[queue] = number
         return number
+
+
+def _legal(name: str) -> str:
+    """Return the name of a queue; raise TypeError if no queue can have it: its row is damaged."""
+    try:
+        return check_name(name)
+    except InvalidName as exc:
+        raise TypeError(str(exc)) from exc

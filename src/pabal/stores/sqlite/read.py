@@ -104,15 +104,21 @@ def _oldest(db: Connection, number: int, state: State) -> float | None:
     own = NUMBERS[state]
     since = _SINCE.format(f"state = {own} and state > 2" if own > INFLIGHT else f"state = {own}")
     if state is not State.READY:
-        found: float | None = db.execute(since, (number,)).get
-        return found
+        return _instant(db.execute(since, (number,)).get)
     # The index has the due times in order for each target and priority, of which there are few.
-    times = [db.execute(_SINCE.format(f"state = {HELD} and state > 2"), (number,)).get]
+    times = [_instant(db.execute(_SINCE.format(f"state = {HELD} and state > 2"), (number,)).get)]
     for target in _targets(db, number):
         priority = 1000
         while (priority := db.execute(_PRIORITY, (number, target, priority)).get) is not None:
-            times.append(db.execute(_FIRST_DUE, (number, target, priority)).get)
+            times.append(_instant(db.execute(_FIRST_DUE, (number, target, priority)).get))
     return min((time for time in times if time is not None), default=None)
+
+
+def _instant(found: object) -> float | None:
+    """Return an instant of a row; raise TypeError if it is none: the row is damaged."""
+    if found is None or isinstance(found, int | float):
+        return found
+    raise TypeError(f"found {type(found).__name__}, expected an instant")
 
 
 def _page(db: Connection, number: int, state: State, after: str, limit: int) -> Iterator[Row]:
