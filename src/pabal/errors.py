@@ -27,6 +27,7 @@ PabalError
     ├── StoreFull: the disk has no room; nothing was written
     ├── StoreFailed: an I/O error; this handle must be reopened
     │   └── StoreDamaged: there is a database, and its tables cannot be read
+    ├── QueueDamaged: something else is where one queue keeps its files; other queues can be used
     ├── StoreRefused: this place or this format cannot be used safely
     ├── StoreMissing: there is no store here, and the caller did not ask to make one
     │   └── IndexMissing: the body files of a hybrid store are there, and its index is not
@@ -306,6 +307,10 @@ class StoreFailed(StoreError):
 
 class StoreDamaged(StoreFailed):
     """There is a database, and its tables cannot be read: `pabal doctor --repair` opens it nevertheless."""
+
+
+class QueueDamaged(StoreError):
+    """Something else is where one queue keeps its folders and files. The other queues of the store can be used."""
 
 
 class StoreRefused(StoreError):

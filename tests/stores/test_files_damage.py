@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from pabal import Policy
 from pabal.cli.main import cli
-from pabal.errors import InvalidPolicy, StoreRefused
+from pabal.errors import InvalidPolicy, QueueDamaged, StoreRefused
 from pabal.queues.queue import Queue
 from pabal.store import Outcome, Published, State
 from pabal.stores.files import FileStore
@@ -53,7 +53,8 @@ def all_well(store: FileStore) -> bool:
 def test_a_dedup_record_that_ends_later_than_any_window_counts_no_more(
     store: FileStore, queue: Path, clock: ManualClock, purged: bool
 ) -> None:
-    publish(store, "first", **({"id": "m"} if purged else {"dedup_key": "k"}))
+    key: dict[str, Any] = {"id": "m"} if purged else {"dedup_key": "k"}
+    publish(store, "first", **key)
     ack(store, take_one(store))
     if purged:
         store.purge(QUEUE, State.DONE)
@@ -64,7 +65,7 @@ def test_a_dedup_record_that_ends_later_than_any_window_counts_no_more(
     (found,) = store.check(repair=False)
     assert found.where == str(link) and not found.ordinary
     clock.advance(30 * 86400)
-    answers = store.publish([draft("second", **({"id": "m"} if purged else {"dedup_key": "k"}))])
+    answers = store.publish([draft("second", **key)])
     assert not answers[0].duplicate and drain(store) == ["second"]
     assert store.check(repair=True) == [] or all_well(store)
 
@@ -486,3 +487,71 @@ def test_a_corrupt_file_is_as_old_as_its_reason(store: FileStore, queue: Path, c
     take(store)
     assert count(store, State.CORRUPT) == 1
     assert store.oldest(QUEUE, State.CORRUPT) == pytest.approx(clock.now(), abs=1)
+
+
+# Something else where a queue keeps its folders
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("how", ["file", "link", "ready"])
+def test_a_settlement_for_a_queue_that_is_no_folder_keeps_nothing_else_from_working(
+    root: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object) -> None:
+        raise _Killed
+
+    with closing(FileStore(root)) as store:
+        jobs = Queue(QUEUE, store)
+        jobs.publish("in")
+        Queue("next", store).publish("before")
+        Queue("other", store).publish("other")
+        (delivery,) = jobs.lease()
+        with monkeypatch.context() as patch, pytest.raises(_Killed):
+            patch.setattr(settling, "complete", killed)
+            delivery.ack(then=[Queue("next", store).draft("out")])
+    place = root / "next" / "ready" if how == "ready" else root / "next"
+    place.rename(tmp_path / "away")
+    if how == "link":
+        place.symlink_to(tmp_path / "away")
+    else:
+        place.write_text("in the way")
+    with closing(FileStore(root)) as store:
+        assert Queue("other", store).lease()[0].body == "other"
+        found = [each for each in store.check(repair=False) if "cannot be finished" in each.problem]
+        assert len(found) == 1 and not found[0].ordinary
+    place.unlink()
+    (tmp_path / "away").rename(place)
+    with closing(FileStore(root)) as store:
+        assert {each.body for each in Queue("next", store).lease(5)} == {"before", "out"}
+        assert count(store, State.DONE) == 1
+
+
+@pytest.mark.parametrize("part", ["ready", "dedup", "tmp", "dead", ".lock"])
+def test_a_queue_with_something_else_in_place_of_a_part_is_the_only_one_that_suffers(root: Path, part: str) -> None:
+    with closing(FileStore(root)) as store:
+        Queue("bad", store).publish("bad")
+        Queue("good", store).publish("good")
+    place = root / "bad" / part
+    if part == ".lock":
+        place.unlink()
+        place.mkdir()
+    else:
+        shutil.rmtree(place)
+        place.write_text("in the way")
+    run = CliRunner()
+    for command in ("status", "status --json", "metrics", "queues"):
+        ran = run.invoke(cli, ["--url", f"file:{root}", *command.split()])
+        assert ran.exit_code == 0 and "good" in ran.output, ran.output
+    with closing(FileStore(root)) as store:
+        with suppress(QueueDamaged):
+            Queue("bad", store).lease()
+        assert [each.body for each in Queue("good", store).lease()] == ["good"]
+        found = [each for each in store.check(repair=False) if not each.ordinary]
+        assert [each.where for each in found] == [str(place)]
+        store.check(repair=True)
+        assert all_well(store)
+        Queue("bad", store).publish("again")
+        assert "again" in [each.body for each in Queue("bad", store).lease(5)]

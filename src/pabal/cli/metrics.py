@@ -10,7 +10,7 @@ from pabal.cli.session import command, known, opened, some_queue_argument
 from pabal.cli.text import json_text, span
 from pabal.cli.values import duration
 from pabal.cli.verbs import Document
-from pabal.queues.metrics import age_of_oldest, queues_metrics
+from pabal.queues.metrics import UNUSABLE, age_of_oldest, queues_metrics
 from pabal.queues.prometheus import prometheus_text
 from pabal.queues.queue import Queue
 from pabal.runtime.resources import store_metrics
@@ -90,20 +90,24 @@ def check(
 
 
 def _figures(queue: Queue, now: float) -> Document:
-    counts = queue.counts()
+    try:
+        counts = queue.counts()
+    except UNUSABLE as exc:
+        return {"ready": 0, "dead": 0, "corrupt": 0, "oldest": None, "inflight": None, "fault": str(exc)}
     return {
         "ready": counts[State.READY],
         "dead": counts[State.DEAD],
         "corrupt": counts[State.CORRUPT],
         "oldest": age_of_oldest(queue, State.READY, now),
         "inflight": age_of_oldest(queue, State.INFLIGHT, now),
+        "fault": "",
     }
 
 
 def _faults(
     figures: Document, max_oldest: float | None, max_inflight_age: float | None, max_dead: int | None
 ) -> list[str]:
-    faults = []
+    faults = [figures["fault"]] if figures["fault"] else []
     for age, most, what in (
         (figures["oldest"], max_oldest, "the oldest ready message waits for"),
         (figures["inflight"], max_inflight_age, "the oldest message in flight is held for"),

@@ -72,7 +72,7 @@ def status(queue: str | None, watch: bool, as_json: bool) -> None:
       pabal status jobs --json | jq .ready
 
     --json: queue, ready, delayed, inflight, dead, done, corrupt, oldest_ready_seconds, paused, fault, store. If the
-    policy cannot be read, fault says why, and paused is null.
+    policy or the folders of a queue cannot be read, fault says why, and paused is null.
     """
     with opened() as mq:
         while True:

@@ -12,7 +12,7 @@ from pabal.clock import Clock
 from pabal.connect import Connection
 from pabal.manager.config import Config
 from pabal.manager.metrics import MINUTE, Metrics
-from pabal.queues.metrics import consumers_metrics, queue_metrics
+from pabal.queues.metrics import consumers_metrics, usable_queues
 from pabal.runtime.resources import free_bytes, store_metrics, usage
 from pabal.store import State
 
@@ -52,11 +52,11 @@ class Report:
     def metrics(self) -> dict[str, Any]:
         """Return all metrics."""
         now, queues = self._clock.now(), {}
-        for name in self._connection.queues():
-            queue = self._connection.queue(name)
-            counters = self._connection.store.counters(name)
+        store = self._connection.store
+        for name, figures in usable_queues(store, map(self._connection.queue, self._connection.queues()), now):
+            counters = store.counters(name)
             self._metrics.look(name, counters)
-            queues[name] = {**queue_metrics(queue, counters, now), **self._metrics.lately(name, counters)}
+            queues[name] = {**figures, **self._metrics.lately(name, counters)}
         process = usage()
         return {
             "nodeId": self._config.node_id,

@@ -6,12 +6,13 @@ Every key is always present; instants are ISO 8601 text in UTC.
 from __future__ import annotations
 
 from base64 import b64encode
+from contextlib import suppress
 from typing import Any, Protocol, TypedDict
 
 from pabal.clock import iso_stamp
 from pabal.errors import InvalidPolicy
 from pabal.message import Message
-from pabal.queues.metrics import age_of_oldest
+from pabal.queues.metrics import UNUSABLE, age_of_oldest
 from pabal.queues.queue import Queue
 from pabal.queues.schedules import Schedule
 from pabal.store import Consumer, Entry, Failure, Receipt, State
@@ -20,7 +21,7 @@ Document = dict[str, Any]
 
 
 class QueueStatus(TypedDict):
-    """How many messages of a queue are in each state. If its policy cannot be read, `fault` says why."""
+    """How many messages of a queue are in each state. If its policy or its folders cannot be read, `fault` says why."""
 
     queue: str
     ready: int
@@ -145,12 +146,18 @@ def message_fields(message: Message | None) -> Document:
 
 
 def status_document(queue: Queue, now: float) -> QueueStatus:
-    """Count the messages of a queue, and say whether it is paused."""
-    counts = {str(state): count for state, count in queue.counts().items()}
+    """Count the messages of a queue, and say whether it is paused. Of a damaged one, only the fault is known."""
     paused, fault = None, None
+    try:
+        counts = {str(state): count for state, count in queue.counts().items()}
+        oldest = age_of_oldest(queue, State.READY, now)
+    except UNUSABLE as exc:
+        counts, oldest, fault = {}, None, str(exc)
     try:
         paused = queue.paused
     except InvalidPolicy as exc:  # the figures of the queue, and other queues, are shown in any case
+        fault = str(exc)
+    except UNUSABLE as exc:
         fault = str(exc)
     return QueueStatus(
         queue=queue.name,
@@ -160,7 +167,7 @@ def status_document(queue: Queue, now: float) -> QueueStatus:
         dead=counts.get("dead", 0),
         done=counts.get("done", 0),
         corrupt=counts.get("corrupt", 0),
-        oldest_ready_seconds=age_of_oldest(queue, State.READY, now),
+        oldest_ready_seconds=oldest,
         paused=paused,
         fault=fault,
     )
@@ -169,9 +176,12 @@ def status_document(queue: Queue, now: float) -> QueueStatus:
 def figures_document(queue: Queue, now: float) -> QueueFigures:
     """Count the messages of a queue, and what has happened in it."""
     counters = queue.store.counters(queue.name)
+    oldest = None
+    with suppress(*UNUSABLE):  # the status has the fault
+        oldest = age_of_oldest(queue, State.INFLIGHT, now)
     return QueueFigures(
         **status_document(queue, now),
-        oldest_inflight_seconds=age_of_oldest(queue, State.INFLIGHT, now),
+        oldest_inflight_seconds=oldest,
         published=counters.published,
         delivered=counters.delivered,
         acked=counters.acked,

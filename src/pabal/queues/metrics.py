@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pabal.clock import in_calendar
-from pabal.errors import InvalidPolicy
+from pabal.errors import InvalidPolicy, QueueDamaged, StoreRefused
 from pabal.queues.queue import Queue
 from pabal.store import DURATIONS, Counters, State, Store
+
+log = logging.getLogger("pabal")
+
+UNUSABLE = (QueueDamaged, StoreRefused)  # the errors of one queue; all others can be used
 
 
 def queue_metrics(queue: Queue, counters: Counters, now: float) -> dict[str, Any]:
@@ -36,8 +41,17 @@ def queues_metrics(store: Store, queues: Iterable[Queue], now: float) -> dict[st
     """Return the figures of these queues, and of all consumers of their store."""
     return {
         "consumers": consumers_metrics(store, now),
-        "queues": {queue.name: queue_metrics(queue, store.counters(queue.name), now) for queue in queues},
+        "queues": dict(usable_queues(store, queues, now)),
     }
+
+
+def usable_queues(store: Store, queues: Iterable[Queue], now: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and figures of these queues, without those that are damaged."""
+    for queue in queues:
+        try:
+            yield queue.name, queue_metrics(queue, store.counters(queue.name), now)
+        except UNUSABLE as exc:
+            log.warning("no figures of %(queue)s: %(error)s", {"queue": queue.name, "error": str(exc)})
 
 
 def consumers_metrics(store: Store, now: float) -> list[dict[str, Any]]:

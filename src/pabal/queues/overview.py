@@ -169,7 +169,7 @@ def attention(figures: QueueFigures) -> list[Trouble]:
     """Return why a queue needs attention, the worst first."""
     found: list[Trouble] = []
     if figures["fault"]:
-        found.append(Trouble(kind="bad", words="policy cannot be read", state=None))
+        found.append(Trouble(kind="bad", words="cannot be read", state=None))
     if figures["dead"]:
         found.append(Trouble(kind="bad", words=f"{figures['dead']:,} dead", state="dead"))
     if figures["corrupt"]:

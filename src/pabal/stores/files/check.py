@@ -31,24 +31,36 @@ from pabal.stores.files.read import (
     restated,
     set_aside,
 )
-from pabal.stores.files.root import Root
-from pabal.stores.files.settle import explain, finish, finish_all, is_leftover
+from pabal.stores.files.root import DAMAGED_QUEUE, Root, is_of_queue
+from pabal.stores.files.settle import explain, finish_all, finish_if_possible, is_leftover
 from pabal.stores.files.settlement_folder import is_committed, unexplained
+
+_MISSING = "missing directory", "make it"
 
 
 def check(root: Root, repair: bool) -> list[Finding]:
     """Look through the whole store, and repair it if asked."""
-    found = [*_format(root, repair), *_settling(root, repair)]
+    head = list(_format(root, repair))
+    found: list[Finding] = []
     for name in sorted(root.layout.queues(Path(root.path))):
-        missing = list(_directories(root, name))
-        found += missing
-        if not all(finding.repaired for finding in missing):
-            continue  # nothing else can be checked without them
-        queue = root.find(name) or root.make(name)
-        if repair:
-            refreshed(root, queue)
-        for part in (_settings, _stamp, _leftovers, _messages, _reasons, _records):
-            found += part(root, queue, repair)
+        try:
+            found += _queue(root, name, repair)
+        except DAMAGED_QUEUE as exc:
+            if not is_of_queue(exc):
+                raise
+            found.append(Finding(f"queue {name}", f"it cannot be checked: {exc}", "move away what is there"))
+    return [*head, *_settling(root, repair), *found]  # settled last: its queues may have been mended just now
+
+
+def _queue(root: Root, name: str, repair: bool) -> list[Finding]:
+    found = list(_directories(root, name, repair))
+    if not all(finding.repaired for finding in found):
+        return found  # nothing else can be checked without them
+    queue = root.find(name) or root.make(name)
+    if repair:
+        refreshed(root, queue)
+    for part in (_settings, _stamp, _leftovers, _messages, _reasons, _records):
+        found += part(root, queue, repair)
     return found
 
 
@@ -84,7 +96,11 @@ def _settling(root: Root, repair: bool) -> Iterator[Finding]:
     for name in sorted(os.listdir(root.settling)):
         folder = f"{root.settling}/{name}"
         if is_committed(folder):
-            mended = repair and finish(root, folder) and not os.path.lexists(folder)
+            mended = repair and finish_if_possible(root, folder) and not os.path.lexists(folder)
+            if folder in root.stuck:
+                problem = f"settled, and cannot be finished: {root.stuck[folder]}"
+                yield Finding(folder, problem, "move away what is there")
+                continue
             yield Finding(folder, "settled, but not finished", "finish it", mended, ordinary=True)
         elif not os.path.isdir(folder):
             yield Finding(folder, "not the folder of a settlement", "move it away", False)
@@ -98,18 +114,30 @@ def _settling(root: Root, repair: bool) -> Iterator[Finding]:
         finish_all(root, repair=True)
 
 
-def _directories(root: Root, name: str) -> Iterator[Finding]:
+def _directories(root: Root, name: str, repair: bool) -> Iterator[Finding]:
     private = root.layout.private(name)
+    lock = f"{root.path}/{private}/.lock"
+    if os.path.isdir(lock) and not os.path.islink(lock):
+        if repair:
+            _put_away(lock)
+        yield Finding(lock, "a folder, where a file belongs", "set it aside", repair)
     states = {root.layout.directory(name, state) for state in State}
     for part in sorted(states | {f"{private}/{part}" for part in ("tmp", "dedup", "why")}):
         path = Path(root.path, part)
         if not path.is_dir():
+            other = os.path.lexists(path) and not path.is_symlink()
+            if other and not repair:
+                yield Finding(str(path), "not a folder", "set it aside, and make the folder")
+                continue
             try:
+                if other:
+                    _put_away(str(path))
                 durable.make_dirs(path)  # also without repair: nothing else can be checked without it
             except OSError as exc:
                 yield Finding(str(path), f"missing directory, which cannot be made: {exc.strerror}", "make it")
             else:
-                yield Finding(str(path), "missing directory", "make it", True)
+                problem, remedy = ("not a folder", "set it aside, and make the folder") if other else _MISSING
+                yield Finding(str(path), problem, remedy, True)
 
 
 def _stamp(root: Root, queue: QueueDirectory, repair: bool) -> Iterator[Finding]:

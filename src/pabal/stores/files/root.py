@@ -16,6 +16,7 @@ from pabal.codec import Restatable
 from pabal.errors import (
     InvalidInput,
     NameTaken,
+    QueueDamaged,
     StoreBusy,
     StoreClosed,
     StoreError,
@@ -41,7 +42,14 @@ FORMAT = 1
 _ABOUT = "pabal.json"
 DELETED = ".deleted"  # among the private files of a queue: it was deleted, and its folders are left
 _READ_PATIENCE = 0.2  # seconds that a read waits for a lock
+_OUT_OF_PLACE = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP})  # something else is where our files belong
 _TEMPORARY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM})  # the handle stays usable
+DAMAGED_QUEUE = (OSError, StoreRefused)  # errors of one queue, if `is_of_queue` says so
+
+
+def is_of_queue(exc: OSError | StoreRefused) -> bool:
+    """Say whether an error is that of one queue, where something else is in place of its folders or files."""
+    return isinstance(exc, StoreRefused) or exc.errno in _OUT_OF_PLACE
 
 
 class Root:
@@ -61,6 +69,7 @@ class Root:
         self.unfinished: dict[
             str, float
         ] = {}  # folders there without input: when they were seen first, on the boot clock
+        self.stuck: dict[str, str] = {}  # folders there that cannot be finished, and why
         self.ballast = durable.Ballast(Path(self.path, ".ballast"))
         self.feed: Feed | None = None
         self.queues: dict[str, QueueDirectory] = {}  # those that this process has used
@@ -164,6 +173,8 @@ class Root:
         """Return the error to raise for an OSError. After an I/O error this handle can no longer be used."""
         if exc.errno in durable.NO_ROOM:
             return StoreFull(f"no room left while {doing} in {self.path}: free some space and repeat")
+        if is_of_queue(exc):
+            return QueueDamaged(f"{exc} while {doing} in {self.path}: run `pabal doctor --repair`, or move it away")
         failed = StoreFailed(f"{exc} while {doing} in {self.path}; reopen the store and repeat")
         if exc.errno in (errno.EMFILE, errno.ENFILE):
             self.idle.make_room()

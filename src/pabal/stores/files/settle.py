@@ -38,7 +38,7 @@ from pabal.stores.files.publish import (
 )
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
 from pabal.stores.files.read import find_lease, find_settled, is_live, locate, read_message, restate, set_aside
-from pabal.stores.files.root import Root
+from pabal.stores.files.root import DAMAGED_QUEUE, Root, is_of_queue
 from pabal.stores.files.settlement_folder import (
     INPUT,
     PLAN,
@@ -299,6 +299,22 @@ def finish(root: Root, folder: str) -> bool:
     return True
 
 
+def finish_if_possible(root: Root, folder: str) -> bool:
+    """Complete a folder that holds its input; False if it does not.
+
+    If the queue that it is for is damaged, the folder is left, and no other queue suffers; `root.stuck` says why.
+    """
+    try:
+        finished = finish(root, folder)
+    except DAMAGED_QUEUE as exc:
+        if not is_of_queue(exc):
+            raise
+        root.stuck[folder] = str(exc)
+        return True
+    root.stuck.pop(folder, None)
+    return finished
+
+
 def complete(root: Root, committed: Sequence[tuple[str, Plan]]) -> None:
     """Move outputs and inputs of committed folders, which are durable, to their places. Flushes are shared."""
     _publish(root, [(folder, output) for folder, plan in committed for output in plan["outputs"]])
@@ -424,7 +440,7 @@ def finish_all(root: Root, *, repair: bool = False) -> int:
     seen, root.unfinished = root.unfinished, {}
     for name in os.listdir(root.settling):
         folder = f"{root.settling}/{name}"
-        if root.despite_full_disk(partial(finish, root, folder)):
+        if root.despite_full_disk(partial(finish_if_possible, root, folder)):
             done += not os.path.lexists(folder)
             continue
         since = root.unfinished[name] = seen.get(name, now)

@@ -44,7 +44,7 @@ from pabal.stores.files import backup, browse, check, dedup, lease, maintain, pu
 from pabal.stores.files.index import feed_of
 from pabal.stores.files.names import short_token
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.root import DELETED, FORMAT, Root
+from pabal.stores.files.root import DAMAGED_QUEUE, DELETED, FORMAT, Root, is_of_queue
 from pabal.stores.layout import Layout, NativeLayout
 from pabal.watch import ARRIVALS, ATTRIB, MOVED_TO, PathWatch
 
@@ -210,9 +210,14 @@ class FileStore:
     def _holds(self) -> dict[tuple[str, str], Held]:
         found: dict[tuple[str, str], Held] = {}
         for name in self._root.layout.queues(Path(self._root.path)):
-            queue = self._root.find(name)
-            if queue is not None:
-                found |= {(tag, name): held for tag, held in browse.holds(self._root, queue).items()}
+            try:
+                queue = self._root.find(name)
+                held = {} if queue is None else browse.holds(self._root, queue)
+            except DAMAGED_QUEUE as exc:
+                if not is_of_queue(exc):
+                    raise
+                continue
+            found |= {(tag, name): each for tag, each in held.items()}
         return found
 
     @guarded("browsing")
