@@ -72,6 +72,10 @@ URLS = [
     ),
     f"u:{PLAIN}@h/db",
     f"//u:{PLAIN}@h/db",
+    f"host=h user=u password={PLAIN}",
+    f"password='{A} {B}' host=h",
+    f"host = h password = {A}?{B}",
+    f"host=h\tpassword={A}@{B}",
 ]
 
 
@@ -139,7 +143,10 @@ def test_no_command_shows_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pabal.sql.postgres._PAUSES", (1e9,))
     for url in URLS:
-        for arguments in (["--url", url, "status"], ["topic", "--topics", url, "list"]):
+        commands: list[list[str]] = [["--url", url, "status"], ["topic", "--topics", url, "list"]]
+        if not url.startswith(("sqlite:", "file:", "hybrid:", "mailbox:")) and "@" in url or "password" in url:
+            commands += [["takeover", url], ["takeover", ".", "--payloads", url], ["restore", url]]
+        for arguments in commands:
             ran = CliRunner().invoke(cli, arguments, prog_name="pabal")
             assert ran.exception is None or isinstance(ran.exception, SystemExit), (url, ran.exception)
             check(ran.output)

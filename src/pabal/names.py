@@ -24,6 +24,7 @@ _PATH_ONLY = frozenset({"sqlite", "file", "hybrid", "mailbox"})  # schemes whose
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*)(?::([0-9]*))?", re.ASCII)
 _HOST = re.compile(r"\[[0-9A-Fa-f:.%]+\]|[^\[\]:]+", re.ASCII)
 _OPTION = re.compile(r"[a-z][a-z_.-]{1,40}|[-+]?[0-9.]{1,20}", re.ASCII)
+_KEYWORD = re.compile(r"(?:^|\s)\w+\s*=")  # of the other form of a PostgreSQL address: `host=h user=u password=p`
 _CREDENTIALS = re.compile(r"(?:^|/)[^/:@]*:[^@]*@")
 _NO_URL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _LONGEST_URL = 4096
@@ -127,7 +128,9 @@ def shown_url(url: str) -> str:
     scheme = found[0].lower() if found else ""
     rest = url[len(scheme) + 1 :] if scheme else url
     hidden = f"{scheme}:…" if scheme else "…"
-    if "@" not in url and (scheme in _PATH_ONLY and (rest[:2] != "//" or rest[:3] == "///") or ":" not in url):
+    if not scheme and _KEYWORD.search(url):
+        text = hidden
+    elif "@" not in url and (scheme in _PATH_ONLY and (rest[:2] != "//" or rest[:3] == "///") or ":" not in url):
         path = re.split("[?#]", rest)[0]
         text = f"{scheme}:{path}" if scheme else path
     elif rest[:2] == "//":
@@ -141,6 +144,11 @@ def shown_url(url: str) -> str:
     else:
         text = hidden
     return repr(text) if len(text) <= 80 else f"{text[:80]!r}…"
+
+
+def may_hold_password(text: str) -> bool:
+    """Return whether a text that should be a path may be a URL, or another address with a password."""
+    return "://" in text or bool(_KEYWORD.search(text) or _CREDENTIALS.search(text))
 
 
 def path_in(text: str) -> str:

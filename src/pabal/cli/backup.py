@@ -15,6 +15,7 @@ from pabal import jsontext
 from pabal.cli.exits import end_with_nothing
 from pabal.cli.session import command, current_url, json_option, opened
 from pabal.cli.text import Progress, clean, json_text
+from pabal.cli.values import ExistingPath
 from pabal.clock import utc_seconds
 from pabal.connect import back_up, connect, connect_topics, url_at
 from pabal.connect import restore as restore_store
@@ -57,7 +58,7 @@ def backup(target: Path, verify: bool, as_json: bool) -> None:
 
 
 @command("restore")
-@click.argument("source", metavar="FROM", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("source", metavar="FROM", type=ExistingPath(dir_okay=False))
 @click.option("--verify", is_flag=True, help="Only check that FROM can be restored; restore nothing.")
 @json_option
 def restore(source: Path, verify: bool, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from pabal import jsontext
 from pabal.cli.exits import end_with_nothing
 from pabal.cli.session import command, current_url, json_option
 from pabal.cli.text import Progress, clean, json_text
+from pabal.cli.values import ExistingPath
 from pabal.connect import take_over
 from pabal.errors import InvalidConfig, InvalidInput
 from pabal.filesystem import read_plain
@@ -22,7 +23,7 @@ from pabal.stores.sqlite import Tables
 _STATES = (State.READY, State.DELAYED, State.DEAD, State.DONE)
 _DAMAGED = frozenset({FailureCode.CORRUPT, FailureCode.MISSING_PAYLOAD})
 
-existing = click.Path(path_type=Path, exists=True)
+existing = ExistingPath()
 
 
 @command("takeover")

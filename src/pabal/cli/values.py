@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +13,7 @@ from pabal import jsontext
 from pabal.errors import InvalidInput, NotJson
 from pabal.jsontext import Json
 from pabal.message import MAX_PRIORITY, MIN_PRIORITY, PRIORITIES
+from pabal.names import may_hold_password, shown_url
 
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|[smhd]?)", re.ASCII)
 _SECONDS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -17,6 +21,18 @@ _LEAST_MS = 100  # no answer of a manager can be expected earlier: a smaller num
 _MOST_SECONDS = 10_000  # a larger number without a unit was meant as milliseconds
 _LONGEST = 100 * 366 * 86400.0
 FOREVER = float("inf")
+
+
+class ExistingPath(click.Path):
+    """The path of a store or of a copy, which exists. A URL given instead is refused without its password."""
+
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, exists=True, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.path.lexists(value) and may_hold_password(str(value)):
+            self.fail(f"a path was expected; found {shown_url(str(value))}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def duration(text: str) -> float:
