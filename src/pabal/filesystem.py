@@ -474,6 +474,11 @@ def require_local(path: Path) -> None:
         raise StoreRefused(f"{path} is on a {kind} file system, where locks and flushes do not hold: use a local disk")
 
 
+def is_read_only(path: str | Path) -> bool:
+    """Return whether nothing can be written to the file system that holds the path, or not through this mount."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
 def file_system(path: str | Path, table: Path = _MOUNTS) -> str:
     """Return the type of the file system that holds the path, or '' if the system does not say."""
     found = mount_of(path, mounts(table))

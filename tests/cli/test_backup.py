@@ -15,7 +15,8 @@ import pytest
 
 import pabal as library
 from pabal.store import State
-from tests.cli.command import Pabal
+from tests.cli.command import COMMAND, Pabal
+from tests.crash.conftest import need
 
 WAITING = (State.READY, State.INFLIGHT, State.DELAYED)
 
@@ -296,3 +297,20 @@ def test_archived_dead_letters_are_restored_once(any_pabal: Pabal) -> None:
     archive.write_text('{"what": 1}\n')
     ran = any_pabal("restore", str(archive))
     assert ran.code == 2 and "line 1" in ran.err
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", ["sqlite:{}/q.db", "file:{}/spool", "hybrid:{}/both"])
+def test_a_store_on_a_read_only_file_system_is_backed_up(tmp_path: Path, kind: str) -> None:
+    need("root, for mounts", os.geteuid() == 0)
+    place, copy = tmp_path / "place", tmp_path / "copy"
+    place.mkdir()
+    url = kind.format(place)
+    with library.connect(url) as mq:
+        mq.queue("jobs").publish("body", id="a")
+    mounted = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+    command = [*COMMAND, "--url", url, "backup", str(copy)]
+    subprocess.run(["unshare", "-m", "sh", "-c", mounted, place, *command], check=True, capture_output=True)
+    restored = Pabal(kind.format(tmp_path / "restored"), tmp_path)
+    restored.ok("restore", str(copy))
+    assert "body" in restored.ok("peek", "jobs")

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
-from pabal.filesystem import private
+from pabal.filesystem import is_read_only, private, wait_for_lock
 from pabal.stores.archive import ArchiveWriter, Kept, Progress, extract
 from pabal.stores.files.root import Root
 
@@ -35,13 +35,23 @@ def backup(root: Root, archive: ArchiveWriter) -> None:
         # Always in this order: two backups at once must not wait for each other.
         for name in sorted(root.layout.queues(Path(root.path))):
             queue = root.find(name)
-            if queue is not None:
+            if queue is not None and is_read_only(queue.private):
+                _lock_to_read(locks, f"{queue.private}/.lock")
+            elif queue is not None:
                 locks.enter_context(queue)
         folders, found = copies.copy_all()
     for folder in folders:
         archive.add_folder(f"{FILES}/{folder}")
     for name, (copy, mtime) in found.items():
         archive.add_file(f"{FILES}/{name}", copy, mtime)
+
+
+def _lock_to_read(locks: ExitStack, path: str) -> None:
+    """Take the lock of a queue that cannot be written to here: another mount of its files may be writable."""
+    with suppress(FileNotFoundError):
+        fd = private(path, os.O_RDONLY | os.O_NONBLOCK)
+        locks.callback(os.close, fd)
+        wait_for_lock(fd, path)
 
 
 def restore(root: Path, source: Path, progress: Progress) -> Kept:

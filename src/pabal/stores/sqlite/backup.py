@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pabal.durable import make_dirs, translated, write_new
 from pabal.errors import StoreFailed, StoreMissing
+from pabal.filesystem import is_read_only
 from pabal.sql.connection import Connection, open_reader
 from pabal.sql.migrate import set_fact
 from pabal.sql.place import copy_database, copy_files, no_database, real_path
@@ -104,6 +105,9 @@ class Copier(Queues):
             self._keep_bodies(0.0)
 
     def _keep_bodies(self, seconds: float) -> None:
+        """Let no process remove body files for so long. On a read-only file system that cannot be noted."""
+        if is_read_only(self._db.path):
+            return  # if one is removed through another mount, the backup fails
         until = self._clock.now() + seconds
         self._db.write(lambda tx: set_fact(tx.connection, KEPT_UNTIL, until), durable=False, essential=True)
 
