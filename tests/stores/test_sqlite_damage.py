@@ -123,6 +123,46 @@ def test_an_entry_of_an_index_for_another_message_delivers_no_wrong_body(
     assert not store.check(repair=False)
 
 
+REPEATS: dict[str, tuple[str, bytes, dict[str, Any], dict[str, Any]]] = {
+    "id": ("messages_id", b"m", {"id": "m2"}, {"id": "m3"}),
+    "dedup key": ("messages_dedup", b"key", {"dedup_key": "key2"}, {"dedup_key": "key3"}),
+}
+
+
+@pytest.mark.parametrize("what", REPEATS)
+def test_g1_a_damaged_index_makes_no_new_message_a_duplicate(
+    opened: Callable[[], SqliteStore], path: Path, what: str
+) -> None:
+    index, text, stored, new = REPEATS[what]
+    store = opened()
+    publish(store, "two", **stored)
+    store.close()
+    flip(path, page_of(path, index), text, 0, 1)  # 2 becomes 3
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        store.publish([draft("three", **new)])
+    assert all(finding.repaired for finding in store.check(repair=True))
+    [published] = store.publish([draft("three", **new)])
+    assert not published.duplicate
+    assert store.publish([draft("two", **stored)])[0].duplicate
+    assert drain(store) == ["two", "three"]
+
+
+def test_a_unique_key_is_not_taken_by_a_message_that_another_entry_leads_to(
+    opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    publish(store, "other", id="other")
+    publish(store, "old", id="old", unique="key")
+    [old, _] = take(store, 2)
+    assert ack(store, old)
+    store.close()
+    flip(path, page_of(path, "messages_id"), b"old", 0, 3)  # its row is 2: it becomes 1
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        publish(store, "new", unique="key")
+
+
 def test_a_check_drops_no_lock_of_another_handle_in_this_process(opened: Callable[[], SqliteStore], path: Path) -> None:
     """To open and close the file once more would: POSIX locks belong to the process."""
     first = opened()

@@ -21,12 +21,14 @@ _INSERT = Insert(
     " document",
 )
 _FAILED = "update messages set failure = ? where queue_id = ? and id = ?"
-_BY_ID = "select id from messages where queue_id = ? and id = ?"
+_BY_ID = "select seq from messages where queue_id = ? and id = ?"
 # The last one: after the wall clock stepped back, an earlier one may be inside its window again.
 _BY_KEY = """
-select id from messages where queue_id = ? and dedup_key = ? and dedup_until > ? order by dedup_until desc limit 1"""
+select seq from messages where queue_id = ? and dedup_key = ? and dedup_until > ? order by dedup_until desc limit 1"""
 _BY_UNIQUE = """
-select id from unique_keys join messages using (queue_id, id) where queue_id = ? and key = ? and state < 4"""
+select seq, id from unique_keys join messages using (queue_id, id) where queue_id = ? and key = ? and state < 4"""
+# The row itself: the statements above read ids and keys from indexes, and a damaged one may have another.
+_ROW = "select id from messages not indexed where seq = ? and queue_id = ? and {} = ?"
 _TAKE_UNIQUE = "insert or replace into unique_keys (queue_id, key, id) values (?, ?, ?)"
 _WAITING = """
 select (select count(*) from (select 1 from messages where queue_id = ?1 and state = 0 limit ?2))
@@ -151,18 +153,32 @@ class _Batch:
     def _first(self, number: int, id: str, key: str | None, by_id: bool) -> str | None:
         found: str | None = None
         if by_id:
-            found = self._firsts.get((number, "id", id)) or self._tx.run(_BY_ID, (number, id)).get
+            found = self._firsts.get((number, "id", id)) or self._stored(_BY_ID, (number, id), "id", id)
         if found is None and key is not None:
-            found = self._firsts.get((number, "key", key)) or self._tx.run(_BY_KEY, (number, key, self._now)).get
+            values = number, key, self._now
+            found = self._firsts.get((number, "key", key)) or self._stored(_BY_KEY, values, "dedup_key", key)
         if found is None and (by_id or key is not None):
             self._firsts[number, "id", id] = id
             if key is not None:
                 self._firsts[number, "key", key] = id
         return found
 
+    def _stored(self, search: str, values: tuple[Any, ...], column: str, value: str) -> str | None:
+        """Return the id of the row that a search finds, or None; raise StoreFailed if the row has another value."""
+        seq: int | None = self._tx.run(search, values).get
+        return None if seq is None else self._id_of(seq, values[0], column, value)
+
+    def _id_of(self, seq: int, number: int, column: str, value: str) -> str:
+        id: str | None = self._tx.run(_ROW.format(column), (seq, number, value)).get
+        if id is None:
+            raise damaged_index(self._tx.connection)
+        return id
+
     def _take_unique(self, number: int, key: str, id: str) -> str | None:
         """Take a unique key for a message; return the id of the one that has it, or None."""
-        found: str | None = self._firsts.get((number, "unique", key)) or self._tx.run(_BY_UNIQUE, (number, key)).get
+        found: str | None = self._firsts.get((number, "unique", key))
+        if found is None and (row := self._tx.run(_BY_UNIQUE, (number, key)).fetchone()) is not None:
+            found = self._id_of(row[0], number, "id", row[1])
         if found is None:
             self._firsts[number, "unique", key] = id
             self._unique.append((number, key, id))
