@@ -3,6 +3,7 @@
 import errno
 import random
 import sqlite3
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,10 +16,10 @@ from pabal.errors import InvalidPolicy, StoreFailed
 from pabal.queues.queue import Queue
 from pabal.sql import repair
 from pabal.sql.connection import Connection, connect
-from pabal.store import Finding, Outcome, State
+from pabal.store import Dead, Done, Finding, Lease, Outcome, Retry, Settlement, State, Verdict
 from pabal.stores.sqlite import SqliteStore, lease
 from pabal.testing import ManualClock
-from pabal.testing.store_place import ack, bodies, bury, draft, drain, publish, take
+from pabal.testing.store_place import FAILED, ack, bodies, bury, draft, drain, publish, take
 from pabal.topic_store import NewRecord, Shape
 from pabal.topic_stores.sqlite import SqliteTopics
 
@@ -161,6 +162,127 @@ def test_a_unique_key_is_not_taken_by_a_message_that_another_entry_leads_to(
     store = opened()
     with pytest.raises(StoreFailed, match="doctor --repair"):
         publish(store, "new", unique="key")
+
+
+def rows_of(path: Path) -> dict[str, tuple[object, ...]]:
+    """Return state, token and end of the lease of each row by its id, without any index."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        columns = "queue_id || '/' || id, state, token, lease_until, document"
+        return {row[0]: row[1:] for row in connection.execute(f"select {columns} from messages not indexed")}
+
+
+def settled(*verdicts: Verdict, many: bool = False) -> Callable[[SqliteStore, list[Lease]], object]:
+    """Settle m4, and with `many` also m1 and m2, which are of the same lease."""
+
+    def work(store: SqliteStore, held: list[Lease]) -> object:
+        chosen = [lease for lease in held if lease.receipt.id in (("m1", "m2", "m4") if many else ("m4",))]
+        return [store.settle([Settlement(lease.receipt, verdict) for lease in chosen]) for verdict in verdicts]
+
+    return work
+
+
+BY_ID: dict[str, tuple[str, Callable[[SqliteStore, list[Lease]], object]]] = {
+    "ack": ("leased", settled(Done())),
+    "acks": ("leased", settled(Done(), many=True)),
+    "ack and keep": ("leased", settled(Done(keep=True))),
+    "retry": ("leased", settled(Retry(0.0, FAILED))),
+    "bury": ("leased", settled(Dead(FAILED))),
+    "extend": (
+        "leased",
+        lambda store, held: store.extend([each.receipt for each in held if each.message.body == 4], 9),
+    ),
+    "cancel": ("ready", lambda store, _: store.cancel("jobs", ["m4"])),
+    "cancel in flight": ("leased", lambda store, _: store.cancel("jobs", ["m4"], inflight=True)),
+    "purge": ("ready", lambda store, _: store.purge("jobs", State.READY, ids=["m4"])),
+    "revive": ("dead", lambda store, _: store.revive("jobs", ["m4"])),
+}
+
+
+@pytest.mark.parametrize("what", BY_ID)
+def test_g10_a_damaged_index_of_ids_lets_no_call_change_another_message(
+    opened: Callable[[], SqliteStore], path: Path, what: str
+) -> None:
+    state, work = BY_ID[what]
+    store = opened()
+    publish_numbers(store, 8)
+    held = [] if state == "ready" else take(store, 8)
+    if state == "dead":
+        assert all(bury(store, lease) for lease in held)
+    store.close()
+    flip(path, page_of(path, "messages_id"), b"m4", 0, 3)  # its row is 5: it becomes 6, that of m5
+    store = opened()
+    before = rows_of(path)
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        work(store, held)
+    assert rows_of(path) == before
+    assert all(finding.repaired for finding in store.check(repair=True))
+    work(store, held)
+    after = rows_of(path)
+    assert after.get("1/m4") != before["1/m4"] and after["1/m5"] == before["1/m5"]
+
+
+def test_a_repeated_ack_of_another_message_is_no_repeat(opened: Callable[[], SqliteStore], path: Path) -> None:
+    store = opened()
+    publish_numbers(store, 8)
+    held = {lease.receipt.id: lease for lease in take(store, 8)}
+    assert ack(store, held["m5"]) is Outcome.APPLIED
+    store.close()
+    flip(path, page_of(path, "messages_id"), b"m4", 0, 3)  # leads to m5
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        ack(store, held["m4"])
+
+
+def two_queues(store: SqliteStore, **options: Any) -> None:
+    """Publish messages with the same id in rows 6 and 7 of two queues."""
+    publish_numbers(store, 5, "pad")
+    publish(store, "of jobs", id="order", **options)
+    publish(store, "of others", id="order", queue="others", **options)
+
+
+def test_g2_a_lease_takes_no_message_of_another_queue(opened: Callable[[], SqliteStore], path: Path) -> None:
+    store = opened()
+    two_queues(store, priority=9)
+    store.close()
+    flip(path, page_of(path, "messages_ready"), b"order\x06", -1, 1)
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        take(store)
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert bodies(take(store)) == ["of jobs"] and bodies(take(store, queue="others")) == ["of others"]
+
+
+def test_a_delayed_message_of_another_queue_is_not_made_ready(path: Path) -> None:
+    clock = ManualClock()
+    clock.advance(0.123)
+    with closing(SqliteStore(path, clock=clock)) as store:
+        publish_numbers(store, 5, "pad")
+        assert len(drain(store)) == 5
+        publish(store, "soon", id="soon", delay=5.0)  # row 6
+        publish(store, "late", id="late", delay=5000.0, queue="others")  # row 7
+    flip(path, page_of(path, "messages_delayed"), struct.pack(">d", clock.now() + 5.0), 0, 1)
+    clock.advance(6.0)
+    with closing(SqliteStore(path, clock=clock)) as store:
+        before = rows_of(path)
+        with pytest.raises(StoreFailed, match="doctor --repair"):
+            take(store)
+        assert rows_of(path) == before
+
+
+def test_a_sweep_takes_over_no_lease_that_has_not_run_out(path: Path) -> None:
+    clock = ManualClock()
+    with closing(SqliteStore(path, clock=clock)) as store:
+        two_queues(store, priority=9)
+        [short] = take(store, seconds=1.0)
+        [long] = take(store, seconds=3600.0, queue="others")
+    flip(path, page_of(path, "messages_inflight"), short.receipt.token.encode(), 0, 1)  # row 6 becomes 7
+    clock.advance(2.0)
+    with closing(SqliteStore(path, clock=clock)) as store:
+        before = rows_of(path)
+        with pytest.raises(StoreFailed, match="doctor --repair"):
+            store.expired("jobs", 9)
+        assert rows_of(path) == before
+        assert ack(store, long) is Outcome.APPLIED
 
 
 def test_a_check_drops_no_lock_of_another_handle_in_this_process(opened: Callable[[], SqliteStore], path: Path) -> None:

@@ -70,11 +70,16 @@ class Insert:
 
 
 class Update:
-    """An update of the rows with certain keys. `statement` ends with the name of the column; many go to a statement."""
+    """An update of the rows with certain keys, many to a statement.
 
-    def __init__(self, statement: str) -> None:
-        self.one = f"{statement} = ?"
-        self.many = f"{statement} in ({', '.join('?' * _ROWS)})"
+    In `statement`, `{}` stands for the comparison of the column `key`, and the other values are numbered from ?1 on.
+    `one` is the statement for a single key, `many` that for twenty.
+    """
+
+    def __init__(self, statement: str, key: str, values: int) -> None:
+        self.one = statement.replace("{}", f"{key} = ?{values + 1}")
+        numbers = ", ".join(f"?{number}" for number in range(values + 1, values + 1 + _ROWS))
+        self.many = statement.replace("{}", f"{key} in ({numbers})")
 
     def run(self, tx: Transaction, values: tuple[Any, ...], keys: Sequence[Any]) -> int:
         """Update the rows with these keys, all with the same values; return how many rows were changed."""

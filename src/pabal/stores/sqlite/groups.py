@@ -6,10 +6,12 @@ is over and a consumer judges them.
 
 from collections.abc import Iterable
 
+from pabal.sql.connection import damaged_index
 from pabal.sql.writer import Transaction
 from pabal.stores.rows import HELD, READY, Row
 
 _HEAD = "select seq, state from messages where queue_id = ? and grp = ? and state < 4 order by seq limit 1"
+_COME_UP = "update messages set state = 0 where seq = ? and queue_id = ? and grp = ? and state = 3"
 _IN_FLIGHT = "select 1 from messages where queue_id = ? and grp = ? and state = 2 limit 1"
 
 
@@ -28,7 +30,8 @@ def release(tx: Transaction, number: int, queue: str, groups: Iterable[str | Non
     """Make the first member of each group ready, if no member is in flight any more."""
     for group in groups:
         if group is not None and (seq := stuck(tx, number, group)) is not None:
-            tx.change("update messages set state = 0 where seq = ? and state = 3", (seq,))
+            if not tx.change(_COME_UP, (seq, number, group)):
+                raise damaged_index(tx.connection)
             tx.wakeups[queue] = number
 
 

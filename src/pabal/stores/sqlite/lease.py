@@ -16,7 +16,7 @@ from pabal.clock import Clock
 from pabal.errors import DecodeError, StoreFailed
 from pabal.ids import CONSUMER_TAG, consumer_tag, lease_token
 from pabal.message import drop_expiry_if_revived
-from pabal.sql.connection import Connection, check_text, damaged_index
+from pabal.sql.connection import Conflict, Connection, check_text, damaged_index
 from pabal.sql.migrate import fact, set_fact
 from pabal.sql.writer import Transaction, Update
 from pabal.store import Lease, Outcome, Receipt
@@ -35,22 +35,23 @@ select {_COLUMNS}, exists (select 1 from messages where queue_id = ?1 and state 
   exists (select 1 from messages where queue_id = ?1 and state = 0 and target = ?5)
 from messages where queue_id = ?1 and state = 0 and target = ?2 and (expires_at is null or expires_at > ?3)
 order by priority desc, due_at, id limit ?4"""
-# The state is compared: an entry of a damaged index may lead to any row.
-_LEASE = Update("""
-update messages set state = 2, attempt = attempt + 1, token = ?, lease_until = ?, state_since = ?
-where state = 0 and seq""")
-_LEASE_HELD = Update("""
-update messages set state = 2, attempt = attempt + 1, token = ?, lease_until = ?, state_since = ?
-where state = 3 and seq""")
+# Queue and state are compared: an entry of a damaged index may lead to any row.
+_LEASE_BY = """
+update messages set state = 2, attempt = attempt + 1, token = ?1, lease_until = ?2, state_since = ?3
+where {} and +queue_id = ?4 and state = """
+_LEASE = Update(f"{_LEASE_BY} 0", "seq", 4)
+_LEASE_HELD = Update(f"{_LEASE_BY} 3", "seq", 4)
 # Those after a member of a group, and whether each may be leased with it.
 _SUCCESSORS = f"""
 select {_COLUMNS}, state = 3 and target in ('', ?5) and (expires_at is null or expires_at > ?4)
 from messages where queue_id = ?1 and grp = ?2 and state < 4 and seq > ?3 order by seq limit ?6"""
 _DUE = "select seq, grp from messages where queue_id = ? and state = 1 and due_at <= ? order by due_at limit ?"
-_PROMOTE = "update messages set state = ?, state_since = due_at where seq = ? and state = 1"
+_PROMOTE = """
+update messages set state = ?, state_since = due_at where seq = ? and queue_id = ? and state = 1 and due_at <= ?"""
 _HELD_BY = f"""
 select {_COLUMNS} from messages indexed by messages_inflight
 where queue_id = ? and state = 2 and token = ? order by priority desc, due_at, id"""
+_IS_HELD = "select 1 from messages not indexed where seq = ? and queue_id = ? and state = 2 and token = ?"
 _LAPSED = f"""
 select {_COLUMNS}, token from messages
 where queue_id = ? and state = 2 and lease_until <= ? order by lease_until limit ?"""
@@ -58,8 +59,12 @@ _EXPIRED = f"""
 select {_COLUMNS}, '' from messages
 where queue_id = ? and expires_at <= ? and state <> 2 and state < 4 order by expires_at limit ?"""
 _TAGS = "select distinct substr(token, 1, ?) from messages indexed by messages_inflight where state = 2"
-_TAKE_OVER = "update messages set state = 2, token = ?, lease_until = ? where seq = ? and state < 4"
-_EXTEND = "update messages set lease_until = ? where queue_id = ? and id = ? and state = 2 and token = ?"
+_TAKE_OVER = """
+update messages set state = 2, token = ?, lease_until = ? where seq = ? and queue_id = ?
+and (state = 2 and lease_until <= ? or state <> 2 and state < 4 and expires_at <= ?)"""
+# As in a settlement: a null breaks the statement where the row has another id than the index.
+_EXTEND = """
+update messages set lease_until = iif(id = ?3, ?1, null) where queue_id = ?2 and id = ?3 and state = 2 and token = ?4"""
 _SET_ASIDE = "update messages set state = ?, state_since = ?, failure = ? where seq = ? and state = 2 and token = ?"
 # Is there a message for this consumer, or a delayed message that is due?
 _ANYTHING = """
@@ -151,7 +156,8 @@ class Leaser(Queues):
             if len(rows) < limit:
                 rows += tx.run(_EXPIRED, (number, now, limit - len(rows))).fetchall()
             until = boot + SWEEPER_SECONDS
-            tx.change_each(_TAKE_OVER, [(consumer_tag(row[-1]) + ending, until, row[0]) for row in rows])
+            values = [(consumer_tag(row[-1]) + ending, until, row[0], number, boot, now) for row in rows]
+            tx.change_each(_TAKE_OVER, values)
             return rows
 
         taken: dict[str, list[Row]] = {}
@@ -180,7 +186,10 @@ class Leaser(Queues):
                 for receipt, number in zip(receipts, numbers, strict=True)
             ]
 
-        return self._db.write(work, durable=False, essential=True)
+        try:
+            return self._db.write(work, durable=False, essential=True)
+        except Conflict as exc:
+            raise self._db.read(damaged_index) from exc
 
     def now(self) -> float:
         """Return the clock of this process."""
@@ -222,13 +231,15 @@ class Leaser(Queues):
         Return None if not all that is due could be promoted: call it again, or the order would not be that of G4.
         """
         if again and (held := tx.run(_HELD_BY, (number, token)).fetchall()):
+            if not all(tx.run(_IS_HELD, (row[0], number, token)).fetchall() for row in held):
+                raise damaged_index(tx.connection)
             return by_group(held, _order_of, _group_of, _seq_of), True
         rows = _ready(tx, number, consumer, now, limit)
         if rows:
             leads, followers = list(map(_seq_of, rows)), list[int]()
             if successive:
                 rows, leads, followers = _with_successors(tx, number, consumer, now, rows, limit)
-            term = (token, self._clock.boot() + seconds, now)
+            term = (token, self._clock.boot() + seconds, now, number)
             changed = _LEASE.run(tx, term, leads) + (_LEASE_HELD.run(tx, term, followers) if followers else 0)
             if changed != len(rows):
                 raise damaged_index(tx.connection)
@@ -309,7 +320,7 @@ def _ready(tx: Transaction, number: int, consumer: str, now: float, limit: int) 
         due = tx.run(_DUE, (number, now, _PROMOTED_AT_ONCE)).fetchall()
         if not due:
             return rows
-        tx.change_each(_PROMOTE, [(turn_of(tx, number, seq, group), seq) for seq, group in due])
+        tx.change_each(_PROMOTE, [(turn_of(tx, number, seq, group), seq, number, now) for seq, group in due])
         if len(due) == _PROMOTED_AT_ONCE:
             return None
         promoted = True

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from pabal.policy.retention import Look, trim_seen_twice
+from pabal.sql.connection import Conflict, damaged_index
 from pabal.sql.migrate import fact, set_fact
 from pabal.sql.writer import Transaction
 from pabal.store import State
@@ -29,18 +30,19 @@ _SWEEP_SECONDS = 0.1
 _DEAD = "select seq, grp from messages where queue_id = ? and id = ? and state = 5"
 _REVIVE = """
 update messages set seq = ?, state = ?, attempt = 0, due_at = ?, state_since = ?, token = '////////////////',
-failure = null, expires_at = null where seq = ? and state = 5"""
+failure = null, expires_at = null where seq = ? and queue_id = ? and id = ? and state = 5"""
 _WAITING, _CANCELLABLE = "state in (0, 1, 3)", "state in (0, 1, 2, 3)"
-# With the token of no lease: the receipt of a holder is stale.
+# With the token of no lease: the receipt of a holder is stale. As in a settlement, a null breaks the statement where
+# the row has another id than the index.
 _CANCEL = """
-update messages set state = 4, state_since = ?, failure = ?, document = null, token = '////////////////'
-where queue_id = ? and id = ? and {} returning grp"""
+update messages set state = iif(id = ?2, 4, null), state_since = ?3, failure = ?4, document = null,
+token = '////////////////' where queue_id = ?1 and id = ?2 and {} returning grp"""
 _ORPHAN_OF = """
 insert into orphaned_files (name) select document from messages
 where queue_id = ? and id = ? and {} and typeof(document) = 'text'"""
 _PURGEABLE = """
-select seq, grp from messages indexed by {} where queue_id = ?1 and {} and state_since <= ?2 limit ?3"""
-_PURGEABLE_ONE = "select seq, grp from messages where queue_id = ?1 and id = ?3 and {} and state_since <= ?2"
+select seq, grp, null from messages indexed by {} where queue_id = ?1 and {} and state_since <= ?2 limit ?3"""
+_PURGEABLE_ONE = "select seq, grp, ?3 from messages where queue_id = ?1 and id = ?3 and {} and state_since <= ?2"
 _INDEXED = {READY: ("messages_ready", "state = 0"), DELAYED: ("messages_delayed", "state = 1")}
 _ORPHAN = "insert into orphaned_files (name) select document from messages where seq = ? and typeof(document) = 'text'"
 _ANY_UNIQUE = "select exists (select 1 from unique_keys where queue_id = ?)"
@@ -48,7 +50,8 @@ _FREE_UNIQUE = "delete from unique_keys where queue_id = ? and id = (select id f
 _COUNTS = "select state, count(*) from messages where queue_id = ? group by state"
 _ORPHANS = """
 insert into orphaned_files (name) select document from messages where queue_id = ? and typeof(document) = 'text'"""
-_DELETE = "delete from messages where seq = ? and queue_id = ? and state = ?"
+_DELETE = """
+delete from messages where seq = ? and queue_id = ? and state = ? and state_since <= ? and id = coalesce(?, id)"""
 KEPT_UNTIL = "bodies.kept_until"  # the time until which no body file may be removed, because a backup reads them
 _KEPT = f"select exists (select 1 from meta where key = '{KEPT_UNTIL}' and value > ?1)"
 _ANY_ORPHAN = f"select exists (select 1 from orphaned_files) and not ({_KEPT})"
@@ -84,12 +87,15 @@ class Maintainer(Queues):
             for id in dict.fromkeys(ids):
                 if self._bodies.apart:
                     tx.run(_ORPHAN_OF.format(states), (number, id))
-                for (group,) in tx.run(_CANCEL.format(states), (now, failure, number, id)).fetchall():
+                for (group,) in tx.run(_CANCEL.format(states), (number, id, now, failure)).fetchall():
                     groups[id] = group
             release(tx, number, queue, groups.values())
             return list(groups)
 
-        return self._db.write(work, durable=True, essential=True)
+        try:
+            return self._db.write(work, durable=True, essential=True)
+        except Conflict as exc:
+            raise self._db.read(damaged_index) from exc
 
     def purge(
         self, queue: str, state: State, *, age: float = 0.0, limit: int = 1000, ids: Sequence[str] | None = None
@@ -161,7 +167,9 @@ class Maintainer(Queues):
         removed = 0
         if self._db.read(lambda db: _purgeable(db.execute, number, state, before, 1, ids)):
             removed = self._db.write(
-                lambda tx: _remove_rows(tx, number, queue, _purgeable(tx.run, number, state, before, limit, ids)),
+                lambda tx: _remove_rows(
+                    tx, number, queue, _purgeable(tx.run, number, state, before, limit, ids), before
+                ),
                 durable=False,
                 essential=True,
             )
@@ -189,12 +197,15 @@ def _revive(tx: Transaction, number: int, id: str, now: float) -> bool:
     seq, group = found
     state = READY if group is None or head(tx, number, group) is None else HELD
     place = seq if group is None else tx.run("select max(seq) + 1 from messages").get
-    tx.change(_REVIVE, (place, state, now, now, seq))
+    tx.change_each(_REVIVE, [(place, state, now, now, seq, number, id)])
     return True
 
 
 def _purgeable(db: Any, number: int, state: State, before: float, limit: int, ids: Sequence[str] | None) -> list[Row]:
-    """Return (seq, group, state) of messages that have been in a state since `before`; of `ids` only, if given."""
+    """Return (seq, group, id, state) of messages that have been in a state since `before`; of `ids` only, if given.
+
+    The id is null unless it was given.
+    """
     rows: list[Row] = []
     for own in (READY, HELD) if state is State.READY else (NUMBERS[state],):
         index, term = _INDEXED.get(own, ("messages_aside", f"state = {own} and state > 2"))
@@ -207,12 +218,12 @@ def _purgeable(db: Any, number: int, state: State, before: float, limit: int, id
     return rows[:limit]
 
 
-def _remove_rows(tx: Transaction, number: int, queue: str, rows: Sequence[Row]) -> int:
-    """Delete rows given as (seq, group, state); note the files they name as orphaned."""
+def _remove_rows(tx: Transaction, number: int, queue: str, rows: Sequence[Row], before: float) -> int:
+    """Delete rows given as (seq, group, id, state); note the files they name as orphaned."""
     tx.many(_ORPHAN, [(row[0],) for row in rows])
     if tx.run(_ANY_UNIQUE, (number,)).get:
         tx.many(_FREE_UNIQUE, [(number, row[0]) for row in rows])
-    tx.change_each(_DELETE, [(row[0], number, row[2]) for row in rows])
+    tx.change_each(_DELETE, [(seq, number, state, before, id) for seq, _, id, state in rows])
     release(tx, number, queue, {row[1] for row in rows})
     return len(rows)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pabal.errors import PabalError, StoreFull, Uncertain
+from pabal.sql.connection import Conflict, damaged_index
 from pabal.sql.writer import Transaction, Update
 from pabal.store import Done, Draft, Outcome, Receipt, Retry, Settlement, Verdict
 from pabal.stores.rows import DEAD, DELAYED, DONE, HELD, READY, Row, encode_drafts, failure_text
@@ -13,22 +14,32 @@ from pabal.stores.sqlite.publish import Placed, Publisher
 
 _TOGETHER = 20  # acks of one lease in one statement
 _MIXED_CALLS = 50
-_CURRENT = "where queue_id = ? and id = ? and state = 2 and token = ?"
-_NAMED = f"{_CURRENT} returning seq, grp"
-_DONE_BY = "update messages set state = 4, state_since = ?, failure = ?, document = null"
-_DONE = f"{_DONE_BY} {_NAMED}"
-_DONE_ALONE = f"{_DONE_BY} {_CURRENT} and grp is null"  # `returning` costs as much as all the rest
-_ACKS = f"""{_DONE_BY}
-where queue_id = ? and state = 2 and token = ? and id in ({", ".join("?" * _TOGETHER)}) returning id, grp"""
+_CURRENT = "where queue_id = ?1 and state = 2 and token = ?2 and {}"
+# All messages of a lease have one token, and a damaged index may lead from an id to the row of another. The new values
+# are made from the row itself: a state that becomes null breaks the statement.
+_DONE_BY = f"update messages set state = iif({{}}, 4, null), state_since = ?3, failure = ?4, document = null {_CURRENT}"
+_ID = "id = ?5"
+_SOME = f"id in ({', '.join(f'?{number}' for number in range(5, 5 + _TOGETHER))})"
+_DONE = f"{_DONE_BY} returning seq, grp".replace("{}", _ID)
+_DONE_ALONE = f"{_DONE_BY} and grp is null".replace("{}", _ID)  # `returning` costs as much as all the rest
+_ACKS = f"{_DONE_BY} returning id, grp".replace("{}", _SOME)
 # Without `returning`, which costs half as much again.
-_ACKS_ALONE = Update(f"{_DONE_BY} where queue_id = ? and state = 2 and token = ? and grp is null and id")
-_KEEP = f"update messages set state = 4, state_since = ?, failure = ? {_NAMED}"
-_DEAD = f"update messages set state = 5, state_since = ?, failure = ? {_NAMED}"
+_ACKS_ALONE = Update(f"{_DONE_BY} and grp is null", "id", 4)
+_KEEP = f"""
+update messages set state = iif({{}}, 4, null), state_since = ?3, failure = ?4
+{_CURRENT} returning seq, grp""".replace("{}", _ID)
+_DEAD = f"""
+update messages set state = iif({{}}, 5, null), state_since = ?3, failure = ?4
+{_CURRENT} returning seq, grp""".replace("{}", _ID)
 _RETRY = f"""
-update messages set state = ?, due_at = ?, state_since = ?, failure = coalesce(?, failure), attempt = attempt - ?
-{_NAMED}"""
-_ORPHAN = f"insert into orphaned_files (name) select document from messages {_CURRENT} and typeof(document) = 'text'"
-_FOUND = "select state, token from messages where queue_id = ? and id = ?"
+update messages set state = iif({{}}, ?6, null), due_at = ?7, state_since = ?3, failure = coalesce(?4, failure),
+attempt = attempt - ?8 {_CURRENT} returning seq, grp""".replace("{}", _ID)
+_ORPHAN = f"""
+insert into orphaned_files (name) select document from messages
+{_CURRENT} and typeof(document) = 'text'""".replace("{}", "id = ?3")
+_FOUND = """
+select own.state, own.token, own.id from messages join messages as own not indexed on own.seq = messages.seq
+where messages.queue_id = ? and messages.id = ?"""
 _PLAIN = Done()
 _ALONE: Row = (None, None)  # as `returning` would answer for a message without a group, whose seq is not needed
 
@@ -44,21 +55,23 @@ class Settler(Publisher):
         """Apply each verdict that is current, with its follow-ups, in one commit."""
         then: dict[int, Sequence[Placed]] = {}
         try:
-            for position, (receipt, verdict) in enumerate(settlements):
-                if receipt.queue not in self._known:
-                    self._number(receipt.queue)
-                if verdict.then:
-                    then[position] = self._encode_follow_ups(verdict.then)
             if self._are_plain(settlements):
                 outcomes, unused = self._ack_plain(settlements, durable)
             else:
+                for position, (receipt, verdict) in enumerate(settlements):
+                    if receipt.queue not in self._known:
+                        self._number(receipt.queue)
+                    if verdict.then:
+                        then[position] = self._encode_follow_ups(verdict.then)
                 outcomes, unused = self._db.write(
                     partial(self._settle, settlements, then), durable=durable or bool(then), essential=True
                 )
         except Uncertain:
             raise
-        except PabalError:
+        except (PabalError, Conflict) as exc:
             self._bodies.drop(place for encoded in then.values() for _, place, _ in encoded)
+            if isinstance(exc, Conflict):
+                raise self._db.read(damaged_index) from exc
             raise
         if unused:
             self._bodies.drop(unused)
@@ -75,23 +88,27 @@ class Settler(Publisher):
 
     def _ack_plain(self, settlements: Sequence[Settlement], durable: bool) -> tuple[list[Outcome], Sequence[Place]]:
         """Apply plain acks: first as if all were current and without a group, which costs least."""
+        leases = _by_lease(settlements)
+        for queue, _ in leases:
+            if queue not in self._known:
+                self._number(queue)
         if self._mixed_left > 0:
             self._mixed_left -= 1
         else:
             try:
-                return self._db.write(partial(self._ack_all, settlements), durable=durable, essential=True), ()
+                self._db.write(partial(self._ack_all, leases), durable=durable, essential=True)
+                return [Outcome.APPLIED] * len(settlements), ()
             except _Mixed:
                 self._mixed_left = _MIXED_CALLS
         return self._db.write(partial(self._settle, settlements, {}), durable=durable, essential=True)
 
-    def _ack_all(self, settlements: Sequence[Settlement], tx: Transaction) -> list[Outcome]:
+    def _ack_all(self, leases: Mapping[tuple[str, str], Sequence[str]], tx: Transaction) -> None:
         """Apply plain acks many to a statement; raise _Mixed if one of them is not as expected."""
         now = self._clock.now()
-        for (queue, token), ids in _by_lease(settlements).items():
+        for (queue, token), ids in leases.items():
             number = self._known.get(queue)
-            if number is None or _ACKS_ALONE.run(tx, (now, None, number, token), ids) != len(ids):
+            if number is None or _ACKS_ALONE.run(tx, (number, token, now, None), ids) != len(ids):
                 raise _Mixed
-        return [Outcome.APPLIED] * len(settlements)
 
     def _encode_follow_ups(self, drafts: Sequence[Draft]) -> Sequence[Placed]:
         """Encode follow-ups and store their bodies, with the space of the ballast if the disk is full."""
@@ -150,7 +167,7 @@ class Settler(Publisher):
             for start in range(0, len(ids), _TOGETHER):
                 some = ids[start : start + _TOGETHER]
                 some += some[-1:] * (_TOGETHER - len(some))
-                for id, group in tx.run(_ACKS, (now, None, number, token, *some)).fetchall():
+                for id, group in tx.run(_ACKS, (number, token, now, None, *some)).fetchall():
                     acked[Receipt(queue, id, token)] = True
                     groups.add(group)
             release(tx, number, queue, groups)
@@ -163,7 +180,7 @@ class Settler(Publisher):
         if type(verdict) is Retry:
             state, due = (DELAYED, now + verdict.delay) if verdict.delay > 0 else (READY, now)
             tx.wakeups[receipt.queue] = number
-            values = (state, due, now, failure, int(not verdict.counted), number, id, token)
+            values = (number, token, now, failure, id, state, due, int(not verdict.counted))
             changed: Row | None = tx.run(_RETRY, values).fetchone()
             return changed
         if type(verdict) is not Done:
@@ -173,11 +190,11 @@ class Settler(Publisher):
         else:
             statement = _DONE
             if self._bodies.apart:  # note its file, to be removed when it is no longer needed
-                tx.run(_ORPHAN, (number, id, token))
-            tx.run(_DONE_ALONE, (now, failure, number, id, token))
+                tx.run(_ORPHAN, (number, token, id))
+            tx.run(_DONE_ALONE, (number, token, now, failure, id))
             if tx.changes():
                 return _ALONE
-        changed = tx.run(statement, (now, failure, number, id, token)).fetchone()
+        changed = tx.run(statement, (number, token, now, failure, id)).fetchone()
         return changed
 
 
@@ -203,6 +220,8 @@ def _by_lease(settlements: Sequence[Settlement]) -> dict[tuple[str, str], list[s
 
 def _repeated(tx: Transaction, number: int, receipt: Receipt, verdict: Verdict) -> Outcome:
     found = tx.run(_FOUND, (number, receipt.id)).fetchall()
+    if found and found[0][2] != receipt.id:
+        raise damaged_index(tx.connection)
     if not found or found[0][1] != receipt.token:
         return Outcome.LOST
     if type(verdict) is Retry:
