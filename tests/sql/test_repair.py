@@ -25,7 +25,7 @@ def test_what_lies_before_and_behind_a_damaged_page_is_saved(tmp_path: Path, kin
     data = bytearray(path.read_bytes())
     data[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
     path.write_bytes(data)
-    kept, lost, _ = salvage(path, 1.0, lambda connection: None)
+    kept, lost, _ = salvage(path, 1.0, lambda connection: 0)
     connection = connect(path)
     found = connection.execute("select count(*) from things where name = 'thing ' || id").get
     connection.close()
@@ -50,7 +50,7 @@ def test_a_copy_ends_where_the_rows_of_a_page_lead_back_to_the_first_one(tmp_pat
     end = pages[5][0] * 4096
     data[end - 4096 : end] = b"\xff" * 4096
     path.write_bytes(data)
-    salvage(path, 1.0, lambda connection: None)
+    salvage(path, 1.0, lambda connection: 0)
     connection = connect(path)
     found = connection.execute("select id from things where cast(name as integer) = id order by id").fetchall()
     connection.close()

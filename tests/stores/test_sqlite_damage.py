@@ -2,6 +2,7 @@
 
 import errno
 import random
+import shutil
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from pabal.sql.connection import Connection, connect
 from pabal.store import Dead, Done, Finding, Lease, Outcome, Retry, Settlement, State, Verdict
 from pabal.stores.sqlite import SqliteStore, lease
 from pabal.testing import ManualClock
-from pabal.testing.store_place import FAILED, ack, bodies, bury, draft, drain, publish, take
+from pabal.testing.store_place import FAILED, ack, bodies, bury, draft, drain, publish, retry, settle, take
 from pabal.topic_store import NewRecord, Shape
 from pabal.topic_stores.sqlite import SqliteTopics
 
@@ -334,6 +335,98 @@ def test_g10_a_damaged_row_holds_up_no_neighbour_and_is_restored(
     assert not store.check(repair=False)
     left = [entry.message.body for state in State for entry in store.browse("jobs", state) if entry.message]
     assert left.count(3) == 1
+
+
+def damage_table(path: Path, statement: str) -> None:
+    """Change rows as damage does: the indexes stay as they were."""
+    copy = path.with_name("changed.db")
+    shutil.copy(path, copy)
+    damage(copy, statement)
+    at = (page_of(path, "messages") - 1) * PAGE
+    data = bytearray(path.read_bytes())
+    data[at : at + PAGE] = copy.read_bytes()[at : at + PAGE]
+    path.write_bytes(data)
+
+
+def kept_copies(path: Path) -> list[Path]:
+    return [found for found in path.parent.glob(f"{path.name}.damaged-*") if not found.name.endswith("-wal")]
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "in flight", "dead"])
+def test_g1_a_state_that_became_done_costs_no_message(
+    state: str, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    publish_numbers(store, 2, "done-")
+    assert all(settle(store, lease, Done(keep=True)) for lease in take(store, 2))
+    for number in range(3):
+        publish(store, f"precious {number}", id=f"m{number}", delay=60.0 if state == "delayed" else 0.0)
+    held = take(store, 3) if state in ("in flight", "dead") else []
+    if state == "dead":
+        assert all(bury(store, lease) for lease in held)
+    store.close()
+    damage_table(path, "update messages set state = 4 where id = 'm1'")
+    store = opened()
+    found = store.check(repair=True)
+    assert found and all(finding.repaired for finding in found)
+    [kept] = kept_copies(path)
+    assert any(kept.name in finding.remedy for finding in found)
+    assert store.check(repair=False) == []
+    dead = [entry for entry in store.browse("jobs", State.DEAD) if entry.id == "m1"]
+    assert dead[0].message is not None and dead[0].message.body == "precious 1"
+    assert dead[0].failure is not None and "state was damaged" in dead[0].failure.reason
+    assert [entry.id for entry in store.browse("jobs", State.DONE)] == ["done-0", "done-1"]
+
+
+def test_a_kept_message_to_which_a_damaged_index_leads_stays_done(
+    opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    publish_numbers(store, 3, "done-")
+    for found in take(store, 3):
+        assert settle(store, found, Done(keep=True))
+    publish_numbers(store, 3, "ready-")
+    store.close()
+    flip(path, page_of(path, "messages_ready"), b"ready-0", 0, 6)  # its row is 4: it becomes 2
+    store = opened()
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert not kept_copies(path)
+    assert len(store.browse("jobs", State.DONE)) == 3 and drain(store) == [0, 1, 2]
+
+
+def test_a_held_message_without_a_group_is_found(opened: Callable[[], SqliteStore], path: Path) -> None:
+    store = opened()
+    publish_numbers(store, 3)
+    publish(store, "first", "second", group="g")
+    store.close()
+    damage(path, "update messages set state = 3 where id = 'm1'", "update messages set grp = null where state = 3")
+    store = opened()
+    assert len(store.check(repair=False)) == 2
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert store.check(repair=False) == []
+    assert [entry.id for entry in store.browse("jobs", State.DEAD)] == ["m1"]
+    assert drain(store) == ["first", "second", 0, 2]
+
+
+@pytest.mark.parametrize("column", ["due_at", "state_since", "lease_until", "dedup_until"])
+def test_a_time_that_cannot_be_is_restored(column: str, opened: Callable[[], SqliteStore], path: Path) -> None:
+    clock = ManualClock()
+    with closing(SqliteStore(path, clock=clock)) as store:
+        if column == "due_at":
+            publish(store, 1, id="m1", delay=60.0)
+        else:
+            publish(store, 1, id="m1", dedup_key="key")
+            assert take(store, seconds=60.0)
+    damage(path, f"update messages set {column} = 1e18")
+    clock.advance(61.0)
+    with closing(SqliteStore(path, clock=clock)) as store:
+        [finding] = store.check(repair=True)
+        assert finding.repaired and column in finding.problem
+        assert store.check(repair=False) == []
+        clock.advance(61.0)
+        for found in store.expired("jobs", 9):
+            assert retry(store, found)
+        assert drain(store) == [1]
 
 
 @pytest.mark.parametrize("value", ["'text'", "x'00'", "1.5", "null"])

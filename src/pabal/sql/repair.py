@@ -24,7 +24,8 @@ from pabal.sql.place import keep_copy
 
 Value: TypeAlias = str | bytes | int | float | None
 Rescue: TypeAlias = Callable[[Connection, PageFile], int]  # adds rows of the pages to new tables; returns how many
-Mend: TypeAlias = Callable[[Connection], object]  # mends the rows of new tables
+Prepare: TypeAlias = Callable[[Connection], object]  # makes the tables
+Mend: TypeAlias = Callable[[Connection], int]  # mends rows inside a transaction; returns how many
 
 _LIMIT = 50_000  # statements that are spent on the damaged pages of a table
 _HOPELESS = 1000  # statements after which a table is given up of which nothing could be read
@@ -73,7 +74,7 @@ class Object(NamedTuple):
     statement: bytes | None  # none of an index that a constraint makes
 
 
-def schema_of(prepare: Mend) -> list[Object]:
+def schema_of(prepare: Prepare) -> list[Object]:
     """Return the tables, indexes and views that `prepare` makes in an empty database."""
     connection = apsw.Connection(":memory:")
     try:
@@ -217,9 +218,11 @@ def _free_pages(connection: Connection) -> set[int] | None:
 def repair_file(path: Path, busy: float, schema: Sequence[Object], mend: Mend, rescue: Rescue | None) -> str:
     """Repair a damaged file in the way that loses least; return what was done."""
     kept = _restore_schema(path, busy, schema)
-    if not _rebuild_indexes(path, busy, schema, mend):
+    done = f"its {'schema was written' if kept else 'indexes were built'} again"
+    sound, kept = _rebuild_indexes(path, busy, schema, mend, kept)
+    if not sound:
         return str(salvage(path, busy, mend, rescue, schema=schema, kept=kept))
-    return f"its schema was written again; the damaged file is {kept}" if kept else "its indexes were built again"
+    return f"{done}; the damaged file is {kept}" if kept else done
 
 
 def _restore_schema(path: Path, busy: float, schema: Sequence[Object]) -> Path | None:
@@ -268,19 +271,22 @@ def _connect_despite(path: Path, busy: float) -> Connection:
     return connection
 
 
-def _rebuild_indexes(path: Path, busy: float, schema: Sequence[Object], mend: Mend) -> bool:
+def _rebuild_indexes(
+    path: Path, busy: float, schema: Sequence[Object], mend: Mend, kept: Path | None
+) -> tuple[bool, Path | None]:
     """Build all indexes from the rows, also missing ones, and mend the rows; return whether the file is sound then.
 
-    Nothing is done if rows cannot be reached: the file would be sound without them. Nor if the list of free pages is
-    damaged: an index would be written over pages that are in use.
+    Return also the copy of the damaged file: `kept`, or a new one if rows had to be mended. Nothing is done if rows
+    cannot be reached: the file would be sound without them. Nor if the list of free pages is damaged: an index would be
+    written over pages that are in use.
     """
     try:
         connection = connect(path, busy)
     except _UNREADABLE:
-        return False
+        return False, kept
     try:
         if list(_page_problems(connection)):
-            return False
+            return False, kept
         connection.execute("begin immediate").fetchall()
         connection.execute("reindex").fetchall()
         for each in _missing_objects(connection, schema):
@@ -288,12 +294,15 @@ def _rebuild_indexes(path: Path, busy: float, schema: Sequence[Object], mend: Me
                 connection.execute(each.statement.decode()).fetchall()
         connection.execute("commit").fetchall()
         if _problems(connection, schema):
-            return False
-        mend(connection)
-        return True
+            return False, kept
+        connection.execute("begin immediate").fetchall()
+        if mend(connection) and kept is None:
+            kept = keep_copy(path)  # with the rows as they were: nothing is committed yet
+        connection.execute("commit").fetchall()
+        return True, kept
     except apsw.Error:
         roll_back(connection)
-        return False
+        return False, kept
     finally:
         connection.close()
 
@@ -455,7 +464,9 @@ class _Copy:
                 each.name.decode() for each in self._schema if each.kind == b"table" and each.name != b"meta"
             }
             found = any(new.execute(f"select 1 from {_quoted(name)} limit 1").fetchall() for name in own)
+            new.execute("begin").fetchall()
             self._mend(new)
+            new.execute("commit").fetchall()
             new.execute(META).fetchall()
             set_fact(new, "salvaged_from", self._fresh.stem)
             for (kind, _), statement in schema.items():

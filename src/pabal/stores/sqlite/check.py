@@ -22,6 +22,7 @@ from pabal.stores.sqlite.damaged_rows import (
     Diagnosis,
     Row,
     Rows,
+    doubted_states,
     is_unchanged,
     mend_copy,
     name_queues,
@@ -48,7 +49,8 @@ select exists (select 1 from messages join queues on queues.id = queue_id
 class Checker(Queues):
     def check(self, *, repair: bool) -> list[Finding]:
         """Look for damage and leftovers, and repair them if asked; the most serious findings come first."""
-        mends = partial(mend_copy, codec=self._codec, bodies=self._bodies, clock=self._clock)
+        doubted = doubted_states(self._db.path) if repair else set()
+        mends = partial(mend_copy, codec=self._codec, bodies=self._bodies, clock=self._clock, doubted=doubted)
         adds = partial(rescue, bodies=self._bodies, clock=self._clock, alone=True)
         findings = [Finding(*found) for found in self._db.check(mends, adds, repair=repair)]
         if not all(finding.repaired for finding in findings):

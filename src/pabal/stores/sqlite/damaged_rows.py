@@ -5,8 +5,10 @@ aside as corrupt. Only tables are read, never indexes, which may be damaged too.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
@@ -15,9 +17,9 @@ from pabal.clock import Clock
 from pabal.codec import Codec
 from pabal.errors import DecodeError, InvalidInput, StoreFailed
 from pabal.ids import new_token
-from pabal.message import Message
+from pabal.message import MAX_SECONDS, Message
 from pabal.names import check_id, check_name
-from pabal.sql.connection import Conflict, Connection, damaged_index
+from pabal.sql.connection import Conflict, Connection, SqliteError, damaged_index, open_reader
 from pabal.sql.migrate import restore_version
 from pabal.sql.repair import Fault, mend_faults
 from pabal.store import Failure, FailureCode
@@ -25,6 +27,7 @@ from pabal.stores.rows import (
     CORRUPT,
     DEAD,
     DONE,
+    HELD,
     INFLIGHT,
     STATES,
     DocumentGone,
@@ -75,6 +78,20 @@ _TWICE = """
 select seq from messages as later where exists
 (select 1 from messages where queue_id = later.queue_id and id = later.id and seq < later.seq)"""
 _NO_TOKEN = "////////////////"
+_PATIENCE = 1.0  # seconds
+_MARGIN = 86_400.0  # seconds by which the clock of another machine may be ahead
+# Indexes that say the state of a row, and which states other than done.
+_STATED = {
+    "messages_ready": "entry.state = 0",
+    "messages_delayed": "entry.state = 1",
+    "messages_inflight": "entry.state = 2",
+    "messages_aside": "entry.state > 2 and entry.state <> 4",
+}
+_DOUBTED = """
+select own.seq from messages as entry indexed by {} join messages as own not indexed on own.seq = entry.seq
+where {} and own.state = 4 and own.document is not null and not exists
+  (select 1 from messages as other indexed by messages_aside where other.queue_id = own.queue_id and other.state = 4
+    and other.state > 2 and other.state_since = own.state_since and other.seq = own.seq)"""
 
 
 class Row(NamedTuple):
@@ -102,12 +119,18 @@ class Read(Protocol):
 class Rows:
     """Finds damaged rows and says how to restore them. Reads only tables, never indexes."""
 
-    def __init__(self, read: Read, codec: Codec, bodies: Bodies, clock: Clock) -> None:
+    def __init__(
+        self, read: Read, codec: Codec, bodies: Bodies, clock: Clock, doubted: Collection[int] = frozenset()
+    ) -> None:
         """Look at the rows through `read`, which calls its argument with a connection."""
         self._look = read
         self._codec = codec
         self._bodies = bodies
         self._now = clock.now()
+        self._doubted = doubted
+        latest = self._now + _MARGIN + MAX_SECONDS
+        self._latest = dict.fromkeys(("due_at", "state_since", "dedup_until"), latest)
+        self._latest["lease_until"] = clock.boot() + _MARGIN + MAX_SECONDS
         self._names = {row.number: row.name for row in read(queue_rows)}
         self._numbers = {name: number for number, name in self._names.items()}
         self._said: dict[int, Counter[str]] = {}  # the queues that documents name, for each number of a queue
@@ -139,7 +162,19 @@ class Rows:
         while found := self._look(partial(_slice_after, seq)):
             for each in found:
                 seq = each[0]
-                yield _row(each)
+                row = _row(each)
+                yield row._replace(faults=(*row.faults, *self._impossible(row)))
+
+    def _impossible(self, row: Row) -> Iterator[str]:
+        """Yield the columns whose values are of the right kind, but cannot be."""
+        values = {name: value for name, value in row.values.items() if name not in row.faults}
+        if values.get("state") == HELD and values.get("grp", "") is None:
+            yield "grp"
+        if row.seq in self._doubted and values.get("state") == DONE and row.values["document"] is not None:
+            yield "state"
+        for name, latest in self._latest.items():
+            if isinstance(values.get(name), float) and not values[name] <= latest:
+                yield name
 
     def _judge(self, row: Row, suspect: bool) -> Diagnosis | None:
         state = row.values["state"]
@@ -196,7 +231,7 @@ class Rows:
         values |= {"grp": message.group or None, "dedup_key": message.dedup_key or None, "document": row.place}
         if "expires_at" in row.faults:
             values["expires_at"] = message.expires_at
-        if "state" in row.faults:
+        if "state" in row.faults or values["state"] == HELD and values["grp"] is None:
             failure = Failure(FailureCode.CORRUPT, "its state was damaged", self._now)
             values |= {"state": DEAD, "failure": failure_text(failure)}
         changed = sorted({name for name in values if values[name] != row.values[name]} | set(row.faults))
@@ -350,35 +385,59 @@ def name_queues(connection: Connection, names: Mapping[int, str]) -> None:
         ).fetchall()
 
 
-def mend(connection: Connection, codec: Codec, bodies: Bodies, clock: Clock) -> int:
-    """Restore or set aside every row and every setting that cannot be read; return how many."""
+def mend(
+    connection: Connection, codec: Codec, bodies: Bodies, clock: Clock, doubted: Collection[int] = frozenset()
+) -> int:
+    """Restore or set aside every row and every setting that cannot be read; return how many.
+
+    `doubted` has the numbers of rows whose state cannot be believed.
+    """
     rows = Rows(lambda work: work(connection), codec, bodies, clock)
     deque(rows.damaged(documents=False), 0)
     names = rows.names()
     name_queues(connection, names)
     changed = len(names) + mend_faults(connection, queue_faults(connection))
-    rows = Rows(lambda work: work(connection), codec, bodies, clock)
+    rows = Rows(lambda work: work(connection), codec, bodies, clock, doubted)
     for row, diagnosis in list(rows.damaged(documents=False)):
         restore(connection, row, diagnosis)
         changed += 1
     return changed
 
 
-def mend_copy(connection: Connection, codec: Codec, bodies: Bodies, clock: Clock) -> None:
-    """Mend a copy of the tables that has no indexes yet, and set second rows of one id aside."""
-    connection.execute("begin").fetchall()
-    if connection.execute("select 1 from sqlite_schema where name = 'messages'").fetchall():
-        connection.execute("create index temporary_id on messages (queue_id, id)").fetchall()
-        mend(connection, codec, bodies, clock)
-        reason = failure_text(Failure(FailureCode.CORRUPT, "another message has its id", clock.now()))
-        for (seq,) in connection.execute(_TWICE).fetchall():
-            connection.execute(
-                "update messages set id = ?, state = 6, grp = null, failure = ? where seq = ?",
-                (f"damaged-{seq}", reason, seq),
-            ).fetchall()
-        connection.execute("drop index temporary_id").fetchall()
-        restore_version(connection, "queues", __package__, lambda: _newest(connection))
-    connection.execute("commit").fetchall()
+def mend_copy(
+    connection: Connection, codec: Codec, bodies: Bodies, clock: Clock, doubted: Collection[int] = frozenset()
+) -> int:
+    """Mend tables whose indexes may be missing, and set second rows of one id aside; return how many rows."""
+    if not connection.execute("select 1 from sqlite_schema where name = 'messages'").fetchall():
+        return 0
+    connection.execute("create index temporary_id on messages (queue_id, id)").fetchall()
+    changed = mend(connection, codec, bodies, clock, doubted)
+    reason = failure_text(Failure(FailureCode.CORRUPT, "another message has its id", clock.now()))
+    twice = connection.execute(_TWICE).fetchall()
+    for (seq,) in twice:
+        connection.execute(
+            "update messages set id = ?, state = 6, grp = null, failure = ? where seq = ?",
+            (f"damaged-{seq}", reason, seq),
+        ).fetchall()
+    connection.execute("drop index temporary_id").fetchall()
+    restore_version(connection, "queues", __package__, lambda: _newest(connection))
+    return changed + len(twice)
+
+
+def doubted_states(path: Path) -> set[int]:
+    """Return the numbers of rows that are done with a document, while an index has them in another state.
+
+    One of both is damaged. If it is the row, retention would remove a message that was never handled.
+    """
+    found: set[int] = set()
+    with suppress(SqliteError, TypeError):  # nothing is known of an index that cannot be read
+        connection, _ = open_reader(path, _PATIENCE)
+        try:
+            for index, term in _STATED.items():
+                found.update(int(row[0]) for row in connection.execute(_DOUBTED.format(index, term)))
+        finally:
+            connection.close()
+    return found
 
 
 def _newest(connection: Connection) -> int:
@@ -389,4 +448,4 @@ def _newest(connection: Connection) -> int:
 
 def is_unchanged(row: Row, db: Connection) -> bool:
     """Say whether a row is as it was found: neither settled nor leased again since."""
-    return [_row(found) for found in _slice_after(row.seq - 1, db, 1)] == [row]
+    return [_row(found)._replace(faults=row.faults) for found in _slice_after(row.seq - 1, db, 1)] == [row]

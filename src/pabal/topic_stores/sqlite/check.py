@@ -217,14 +217,14 @@ def _damaged_numbers(connection: Connection, lost: Container[object]) -> Iterato
             yield Fault(where, problem, "read all records again", change, (first, grp, partition))
 
 
-def mend_copy(connection: Connection) -> None:
-    """Mend a repaired file, and note the version of its tables again if that was lost."""
+def mend_copy(connection: Connection) -> int:
+    """Mend a repaired file, and note the version of its tables again if that was lost; return how many rows."""
     tables = {row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'").fetchall()}
-    if "topics" in tables:
-        connection.execute("begin").fetchall()
-        mend(connection)
-        restore_version(connection, "topics", __package__, lambda: _version(connection))
-        connection.execute("commit").fetchall()
+    if "topics" not in tables:
+        return 0
+    changed = mend(connection)
+    restore_version(connection, "topics", __package__, lambda: _version(connection))
+    return changed
 
 
 def settings_fault(settings: object) -> str:
