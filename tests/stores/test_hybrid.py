@@ -60,6 +60,31 @@ def test_ack_leaves_the_file_and_the_sweep_removes_it(
     assert store.counts("jobs")[State.DONE] == 1
 
 
+def test_a_damaged_name_among_the_orphaned_files_removes_no_body_of_a_waiting_message(
+    store: HybridStore, folder: Path, tmp_path: Path
+) -> None:
+    publish(store, 2, id="m2")
+    publish(store, 3, id="m3")
+    ack(store, take_one(store))
+    connection = connect(tmp_path / "root" / "pabal.db")
+    connection.execute("update orphaned_files set name = 'jobs/m3.json'").fetchall()
+    connection.close()
+    store.purge("jobs", State.DONE, age=3600)
+    assert "m3.json" in names(folder)
+    assert drain(store) == [3]
+
+
+def test_a_purge_removes_no_body_that_another_message_names(store: HybridStore, folder: Path, tmp_path: Path) -> None:
+    publish(store, 2, id="m2", priority=9)
+    publish(store, 3, id="m3")
+    connection = connect(tmp_path / "root" / "pabal.db")
+    connection.execute("update messages set document = 'jobs/m3.json' where id = 'm2'").fetchall()
+    connection.close()
+    assert bodies(take(store, 1)) == [3]  # m2 is set aside
+    assert store.purge("jobs", State.CORRUPT) == 1
+    assert names(folder) == ["m2.json", "m3.json"]
+
+
 def test_a_sweep_ends_when_its_time_is_over_and_the_next_goes_on(
     store: HybridStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from pabal.stores.sqlite.damaged_rows import (
     restore,
 )
 from pabal.stores.sqlite.groups import release, stuck
-from pabal.stores.sqlite.maintain import take_orphans
+from pabal.stores.sqlite.maintain import is_document, take_orphans
 from pabal.stores.sqlite.queues import Queues
 from pabal.stores.sqlite.rescue import rescue
 
@@ -40,10 +40,7 @@ _LEFTOVER_SECONDS = 60.0  # a younger file may belong to a publish that has not 
 _HELD_GROUPS = """
 select distinct queues.name, queue_id, grp from messages join queues on queues.id = queue_id
 where state = 3 and state > 2"""
-_NAMED = """
-select exists (select 1 from messages join queues on queues.id = queue_id
-  where queues.name = ?1 and messages.id = ?2 and document = ?3)
-  or exists (select 1 from orphaned_files where name = ?3)"""
+_ORPHANED = "select exists (select 1 from orphaned_files where name = ?)"
 
 
 class Checker(Queues):
@@ -197,6 +194,4 @@ def _moved(finding: Finding, move: Callable[[], bool | None] | None) -> Finding:
 
 def is_named(name: str, db: Connection) -> bool:
     """Return whether a message names this file, or it is that of a settled message."""
-    queue, file = name.split("/", 1)
-    id = file.removesuffix(".json").split("~")[0]
-    return bool(db.execute(_NAMED, (queue, id, name)).get)
+    return is_document(name, db) or bool(db.execute(_ORPHANED, (name,)).get)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from pabal.policy.retention import Look, trim_seen_twice
-from pabal.sql.connection import Conflict, damaged_index
+from pabal.sql.connection import Conflict, Connection, damaged_index
 from pabal.sql.migrate import fact, set_fact
 from pabal.sql.writer import Transaction
 from pabal.store import State
@@ -52,6 +52,9 @@ _ORPHANS = """
 insert into orphaned_files (name) select document from messages where queue_id = ? and typeof(document) = 'text'"""
 _DELETE = """
 delete from messages where seq = ? and queue_id = ? and state = ? and state_since <= ? and id = coalesce(?, id)"""
+_IS_DOCUMENT = """
+select exists (select 1 from messages join queues on queues.id = queue_id
+  where queues.name = ? and messages.id = ? and document = ?)"""
 KEPT_UNTIL = "bodies.kept_until"  # the time until which no body file may be removed, because a backup reads them
 _KEPT = f"select exists (select 1 from meta where key = '{KEPT_UNTIL}' and value > ?1)"
 _ANY_ORPHAN = f"select exists (select 1 from orphaned_files) and not ({_KEPT})"
@@ -229,9 +232,19 @@ def _remove_rows(tx: Transaction, number: int, queue: str, rows: Sequence[Row], 
 
 
 def take_orphans(limit: int, now: float, tx: Transaction) -> list[str]:
-    """Return names of files that no message names; after this commit they may be removed."""
+    """Return names of files that no message names; after this commit they may be removed.
+
+    An orphaned file that a message names is forgotten: its name is damaged, or that in the row of another message was.
+    """
     if tx.run(_KEPT, (now,)).get:
         return []
     found = tx.run("select seq, name from orphaned_files order by seq limit ?", (limit,)).fetchall()
     tx.change_each("delete from orphaned_files where seq = ?", [(row[0],) for row in found])
-    return [row[1] for row in found]
+    return [row[1] for row in found if not is_document(row[1], tx.connection)]
+
+
+def is_document(name: str, db: Connection) -> bool:
+    """Return whether the message after which this file is called names it."""
+    queue, _, file = name.partition("/")
+    id = file.removesuffix(".json").split("~")[0]
+    return bool(db.execute(_IS_DOCUMENT, (queue, id, name)).get)
