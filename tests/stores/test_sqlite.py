@@ -110,13 +110,6 @@ def test_what_a_token_holds_is_found_among_the_messages_in_flight(db: Connection
 # Opening
 
 
-def test_a_newer_schema_is_refused(store: SqliteStore, db: Connection, tmp_path: Path) -> None:
-    store.close()
-    db.execute("update meta set value = 99 where key = 'schema.queues'")
-    with pytest.raises(StoreRefused, match="schema 99 of queues"):
-        SqliteStore(tmp_path / "pabal.db")
-
-
 def test_a_stranger_with_our_view_names_is_refused(tmp_path: Path) -> None:
     connection = connect(tmp_path / "x.db")
     connection.execute("create table kv (k, v)")

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
-from pabal.errors import InvalidPolicy, StoreFailed
+from pabal.errors import InvalidPolicy, StoreFailed, StoreRefused
 from pabal.queues.queue import Queue
 from pabal.sql import repair
 from pabal.sql.connection import Connection, connect
@@ -526,6 +526,33 @@ def test_a_lost_version_of_the_tables_is_noted_again(
         take(store)
     assert all(finding.repaired for finding in store.check(repair=True))
     assert bodies(take(store)) == [1]
+
+
+@pytest.mark.parametrize("version", [3, 6, 1 << 40])
+def test_a_version_that_is_higher_than_its_tables_is_noted_again(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, version: int
+) -> None:
+    publish(store, 1)
+    damage(path, f"update meta set value = {version} where key = 'schema.queues'")
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        take(store)
+    assert problems(store.check(repair=False))
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert bodies(take(store)) == [1]
+    assert opened().check(repair=False) == []
+
+
+@pytest.mark.parametrize(
+    "step", ["create table more (x)", "create index more on messages (token)", "alter table messages add more"]
+)
+def test_a_version_of_a_newer_release_is_refused(
+    store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, step: str
+) -> None:
+    publish(store, 1)
+    damage(path, step, "update meta set value = 3 where key = 'schema.queues'")
+    with pytest.raises(StoreRefused, match="schema 3 of queues; this release knows 2: upgrade pabal"):
+        opened()
 
 
 @pytest.mark.parametrize("key", ["boot_id", "schema.queues"])

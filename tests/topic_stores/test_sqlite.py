@@ -227,7 +227,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
     SqliteTopics(tmp_path / "t.db").close()
     connection = apsw.Connection(str(tmp_path / "t.db"))
-    connection.execute("update meta set value = 99 where key = 'schema.topics'")
+    connection.execute("alter table topics add more text; update meta set value = 99 where key = 'schema.topics'")
     connection.close()
     with pytest.raises(StoreRefused, match="schema 99 of topics"):
         SqliteTopics(tmp_path / "t.db")

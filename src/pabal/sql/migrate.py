@@ -2,12 +2,16 @@
 
 Several components may share one database; each moves its own version. Runs inside the caller's transaction, so that a
 crash leaves the old schema or the new one, whole.
+
+A migration changes a table or an index. A higher version beside the tables and indexes of this release is damage.
 """
 
 import re
 from collections.abc import Callable
 from importlib import resources
 from typing import Any, Protocol
+
+import apsw
 
 from pabal.errors import StoreRefused
 
@@ -40,13 +44,36 @@ def migrate(connection: Runner, component: str, package: str) -> int:
 
 
 def is_current(connection: Runner, component: str, package: str) -> bool:
-    """Return whether `migrate` would change nothing. Only reads. TypeError if the version of the tables is damaged."""
+    """Return whether `migrate` would change nothing. Only reads. TypeError if the version of the tables is damaged.
+
+    A higher version beside exactly the tables and indexes of this release is. With tables of others beside them, it is
+    taken for that of a newer release.
+    """
     names = {row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'")}
     found = fact(connection, f"schema.{component}") if "meta" in names else None
     known = steps(component, package)
     if table_of(known[1]) in names and not (type(found) is int and found > 0):
         raise TypeError(f"the version of the tables of {component} is {found!r}")
+    if type(found) is int and found > max(known) and _objects(connection) == _objects_of(known):
+        raise TypeError(f"the version of the tables of {component} is {found}, and they are those of {max(known)}")
     return bool(found == max(known))
+
+
+def _objects(connection: Runner) -> set[tuple[Any, ...]]:
+    """Return the tables and indexes of a SQLite database, with their texts."""
+    return set(connection.execute("select name, sql from sqlite_schema where type in ('table', 'index')"))
+
+
+def _objects_of(known: dict[int, str]) -> set[tuple[Any, ...]]:
+    """Return the tables and indexes that these migrations make."""
+    connection = apsw.Connection(":memory:")
+    try:
+        connection.execute(META)
+        for number in sorted(known):
+            connection.execute(known[number])
+        return _objects(connection)
+    finally:
+        connection.close()
 
 
 def table_of(step: str) -> str:
