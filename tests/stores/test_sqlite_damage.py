@@ -394,6 +394,24 @@ def test_a_kept_message_to_which_a_damaged_index_leads_stays_done(
     assert len(store.browse("jobs", State.DONE)) == 3 and drain(store) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("number", [0, 3, 9, -1])
+def test_a_damaged_number_of_a_queue_hides_no_member_of_a_group(
+    number: int, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    publish_numbers(store, 2)
+    publish(store, "first", "second", "third", group="g")
+    publish(store, "other", queue="others")
+    store.close()
+    damage(path, f"update queues set id = {number} where id = 1")
+    store = opened()
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert opened().check(repair=False) == []
+    store = opened()
+    assert sorted(map(str, bodies(take(store, 9)))) == ["0", "1", "first"]
+    assert store.counts("jobs")[State.READY] == 2 and drain(store, "others") == ["other"]
+
+
 def test_a_held_message_without_a_group_is_found(opened: Callable[[], SqliteStore], path: Path) -> None:
     store = opened()
     publish_numbers(store, 3)

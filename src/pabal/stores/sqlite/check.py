@@ -91,15 +91,24 @@ class Checker(Queues):
             yield Finding(fault.where, fault.problem, fault.remedy, repair)
 
     def _check_rows(self, repair: bool) -> Iterator[Finding]:
-        rows = Rows(self._db.read, self._codec, self._bodies, self._clock)
-        for row, diagnosis in rows.damaged(documents=True):
-            mends = bool(repair and diagnosis.values)
-            if mends:
-                found = self._db.write(partial(self._restore, row, diagnosis), durable=True, essential=True)
-            else:
-                found = self._db.read(partial(is_unchanged, row))
-            if found:  # else a consumer has handled it meanwhile, and its file may be gone for that reason
-                yield Finding(diagnosis.where, diagnosis.problem, diagnosis.remedy, mends)
+        """Check the rows, and once more if one changed while another was mended."""
+        mended = passed_over = 1
+        while mended and passed_over:
+            mended = passed_over = 0
+            rows = Rows(self._db.read, self._codec, self._bodies, self._clock)
+            for row, diagnosis in rows.damaged(documents=True):
+                mends = bool(repair and diagnosis.values)
+                if mends:
+                    found = self._db.write(partial(self._restore, row, diagnosis), durable=True, essential=True)
+                else:
+                    found = self._db.read(partial(is_unchanged, row))
+                if found:  # else a consumer has handled it meanwhile, and its file may be gone for that reason
+                    mended += mends
+                    yield Finding(diagnosis.where, diagnosis.problem, diagnosis.remedy, mends)
+                passed_over += not found
+            yield from self._check_names(rows, repair)
+
+    def _check_names(self, rows: Rows, repair: bool) -> Iterator[Finding]:
         names = rows.names()
         if names and repair:
             self._db.write(lambda tx: name_queues(tx.connection, names), durable=True, essential=True)
@@ -108,12 +117,12 @@ class Checker(Queues):
             yield Finding(f"queue {number}", f"all its messages are of queue {name}", f"name it {name}", repair)
 
     def _restore(self, row: Row, diagnosis: Diagnosis, tx: Transaction) -> bool:
-        """Restore a row if it is still as it was found; let its group go on."""
+        """Restore a row if it is still as it was found; let its group go on in the queue in which it is then."""
         if not is_unchanged(row, tx.connection):
             return False
         restore(tx.connection, row, diagnosis)
-        group, number = row.values["grp"], row.values["queue_id"]
-        if isinstance(group, str) and isinstance(number, int):
+        group, number = row.values["grp"], diagnosis.values["queue_id"]
+        if isinstance(group, str) and number is not None:
             queue = diagnosis.where.partition("/")[0]
             release(tx, number, queue, [group])
         return True

@@ -104,7 +104,7 @@ class Row(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What is wrong with a row, and what it should be: new values of its columns."""
+    """What is wrong with a row, and what it should be: new values of its columns. A queue that is not known is None."""
 
     where: str
     problem: str
@@ -245,7 +245,7 @@ class Rows:
         if isinstance(exc, DocumentGone) and "document" in row.faults:
             exc = DecodeError("the name of its file is damaged", b"")  # what is left of it is kept
         if values["queue_id"] not in self._names:
-            values["queue_id"] = -1
+            values["queue_id"] = None
         if {"id", "queue_id"} & set(row.faults) or not is_legal(check_id, values["id"]):
             values["id"] = f"damaged-{row.seq}"
         problem = exc.reason if isinstance(exc, DecodeError) else str(exc)
@@ -294,7 +294,7 @@ def _row(found: Any) -> Row:
 
 def _usable(row: Row, now: float) -> dict[str, Any]:
     """Return the columns of a row, with a value that does no harm for each that is damaged."""
-    harmless: dict[str, Any] = {"queue_id": -1, "state": CORRUPT, "attempt": 0, "priority": 0, "due_at": now}
+    harmless: dict[str, Any] = {"queue_id": None, "state": CORRUPT, "attempt": 0, "priority": 0, "due_at": now}
     harmless |= {"state_since": now}
     harmless |= {"lease_until": 0.0, "token": _NO_TOKEN, "id": f"damaged-{row.seq}", "target": ""}
     harmless["failure"] = failure_text(Failure(FailureCode.CORRUPT, "the failure in its row was damaged", now))
@@ -361,7 +361,7 @@ def restore(db: Connection, row: Row, diagnosis: Diagnosis) -> None:
     if not diagnosis.values:
         return
     values = dict(diagnosis.values)
-    if values["queue_id"] == -1:
+    if values["queue_id"] is None:
         values["queue_id"] = _queue_of_lost(db)
     try:
         db.execute(_RESTORE, (*values.values(), row.seq)).fetchall()
