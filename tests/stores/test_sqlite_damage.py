@@ -270,6 +270,27 @@ def test_a_delayed_message_of_another_queue_is_not_made_ready(path: Path) -> Non
         assert rows_of(path) == before
 
 
+def test_a_message_of_another_queue_is_not_shown(opened: Callable[[], SqliteStore], path: Path) -> None:
+    store = opened()
+    two_queues(store, priority=9)
+    [lease] = take(store)
+    assert lease.message.body == "of jobs"
+    store.close()
+    flip(path, page_of(path, "messages_inflight"), lease.receipt.token.encode(), 0, 1)  # row 6 becomes 7
+    store = opened()
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        store.browse("jobs", State.INFLIGHT)
+
+
+def test_a_message_with_another_id_is_not_found(opened: Callable[[], SqliteStore], path: Path) -> None:
+    store = opened()
+    publish_numbers(store, 8)
+    store.close()
+    flip(path, page_of(path, "messages_id"), b"m4", 0, 3)  # leads to m5
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        opened().find("jobs", "m4")
+
+
 def test_a_sweep_takes_over_no_lease_that_has_not_run_out(path: Path) -> None:
     clock = ManualClock()
     with closing(SqliteStore(path, clock=clock)) as store:

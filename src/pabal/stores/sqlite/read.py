@@ -33,6 +33,7 @@ union all select 1, count(*) from messages where queue_id = ?1 and state = 1 and
 union all select 2, count(*) from messages where queue_id = ?1 and state = 2
 union all select state, count(*) from messages where queue_id = ?1 and state > 2 group by state"""
 _FIND = f"select {_COLUMNS} from messages where queue_id = ? and id = ?"
+_IS_OWN = "select 1 from messages not indexed where seq = ? and queue_id = ? and id = ?"
 _TARGET = "select min(target) from messages where queue_id = ? and state = 0 and target > ?"
 _SAME_PRIORITY = f"""
 select {_COLUMNS} from messages
@@ -79,17 +80,31 @@ class Reader(Queues):
             return []
 
         def page(db: Connection) -> list[Row]:
-            return [check_row(row) for row in cut_rows(_page(db, number, State(state), after, limit))]
+            rows = [check_row(row) for row in cut_rows(_page(db, number, State(state), after, limit))]
+            for row in rows:
+                _require_own(db, number, row)
+            return rows
 
         return entries_of(queue, self._db.read(page), self._codec, self._bodies.get)
 
     def find(self, queue: str, id: str) -> Entry | None:
         """Return one message in any state."""
         number = self._number(queue)
-        row = None
-        if number is not None:
-            row = self._db.read(lambda db: check_row(db.execute(_FIND, (number, id)).fetchone()))
+        row = None if number is None else self._db.read(lambda db: _find(db, number, id))
         return None if row is None else entry_of(queue, row, self._codec, self._bodies.get)
+
+
+def _find(db: Connection, number: int, id: str) -> Row | None:
+    row = check_row(db.execute(_FIND, (number, id)).fetchone())
+    if row is not None:
+        _require_own(db, number, row)
+    return row
+
+
+def _require_own(db: Connection, number: int, row: Row) -> None:
+    """Raise StoreFailed if the row itself has another queue or id than the index that led to it."""
+    if not db.execute(_IS_OWN, (row[0], number, row[1])).fetchall():
+        raise damaged_index(db)
 
 
 def _holds(db: Connection) -> dict[tuple[str, str], Held]:
