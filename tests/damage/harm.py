@@ -2,7 +2,9 @@
 
 import os
 import random
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from pabal.stores.layout import admits
@@ -45,6 +47,22 @@ def swap(data: bytes, chance: random.Random) -> bytes:
 CONTENT: dict[str, Callable[[bytes, random.Random], bytes]] = {
     function.__name__: function for function in (flip, noise, zero, truncate, swap)
 }
+
+
+def harm_index(path: Path, chance: random.Random) -> None:
+    """Flip a bit at the end of an entry of an index of messages: in its key, or in the number of its row."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        pages = connection.execute(
+            "select pageno, ncell from dbstat where name glob 'messages_*' and pagetype = 'leaf' and ncell > 0"
+        ).fetchall()
+    number, entries = chance.choice(pages)
+    page = (number - 1) * PAGE
+    data = bytearray(path.read_bytes())
+    at = page + 8 + 2 * chance.randrange(entries)
+    entry = page + int.from_bytes(data[at : at + 2], "big")
+    assert data[entry] < 128  # bytes of the entry behind this one
+    data[entry + data[entry] - chance.randrange(3)] ^= 1 << chance.randrange(4)
+    path.write_bytes(data)
 
 
 def harm_content(path: Path, how: str, chance: random.Random) -> None:

@@ -46,6 +46,15 @@ def key_of(body: Any) -> str | None:
     return key if isinstance(key, str) and body == body_of(key) else None
 
 
+def queue_of(key: str) -> str:
+    """Return the queue in which a key is; '' for one that is in every queue."""
+    if key.startswith("new"):
+        return ""
+    if key.startswith(("input", "output")):
+        return "steps"
+    return "groups" if key.startswith(("a-", "b-", "own-a-", "own-b-", "same-")) else "jobs"
+
+
 @contextmanager
 def store_at(kind: str, place: Path, *, closed: bool) -> Iterator[pabal.Connection]:
     """Yield a store to fill; then its files are at `place`.
@@ -103,8 +112,9 @@ def _fill(connection: pabal.Connection, kind: str) -> set[str]:
         for group in ("a", "b"):
             put(groups, f"{group}-{number}", group=group)
             put(groups, f"own-{group}-{number}", group=group, id=f"own-{group}-{number}")
+        put(groups, f"same-{number}", id=f"own-{number}", dedup_key=f"key-{number}")  # as in the queue of jobs
     _commit_unfinished(steps, kind, keys)
-    assert len(held) == 2 and len(keys) == 41, sorted(keys)
+    assert len(held) == 2 and len(keys) == 44, sorted(keys)
     return keys
 
 
@@ -131,7 +141,7 @@ def readable_keys(path: Path) -> set[str] | None:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             connection.text_factory = bytes
-            for document, crc in connection.execute("select document, crc from messages not indexed where state <> 4"):
+            for document, crc in connection.execute("select document, crc from messages not indexed"):
                 data = document if isinstance(document, bytes) else b""
                 try:
                     if data.endswith(b".json"):

@@ -29,8 +29,8 @@ from pabal.errors import PabalError
 from pabal.store import State
 from pabal.stores.files import Names
 from tests.crash.harness import scratch
-from tests.damage.harm import CONTENT, NAMES, harm_content, harm_name
-from tests.damage.template import KINDS, QUEUES, body_of, key_of, make, readable_keys
+from tests.damage.harm import CONTENT, NAMES, harm_content, harm_index, harm_name
+from tests.damage.template import KINDS, QUEUES, body_of, key_of, make, queue_of, readable_keys
 
 SECONDS = 30  # after which a trial hangs
 SHOWN = (("status",), *(("peek", queue) for queue in QUEUES), ("list-dlq", "jobs"), ("policy", "show", "jobs"))
@@ -65,6 +65,7 @@ TARGETS: dict[str, dict[str, Target]] = {
     },
     "sqlite": {
         "database": Target("pabal.db"),
+        "indexes": Target("pabal.db", ("index",)),
         "open database": Target("pabal.db", closed=False),
         "WAL": Target("pabal.db-wal", closed=False),
         "lock": Target("pabal.db.lock"),
@@ -72,6 +73,7 @@ TARGETS: dict[str, dict[str, Target]] = {
     },
     "hybrid": {
         "database": Target("store/pabal.db"),
+        "indexes": Target("store/pabal.db", ("index",)),
         "bodies": Target("store/bodies/*/*"),
         "body names": Target("store/bodies/*/*", NAMES),
     },
@@ -87,52 +89,65 @@ class Seen(NamedTuple):
     corrupt: int
     refused: str  # the error that ended it, if one did
     usable: bool  # new messages were published and delivered
+    gone: list[str]  # keys that were there before, were not delivered, and are not there any more
 
 
 def use(url: str) -> Seen:
-    """Browse everything, then drain what is ready, publish anew and drain that."""
+    """Browse everything, then drain what is ready, publish anew, drain that and browse again."""
     keys: list[str] = []
     delivered: list[str] = []
     wrong: list[str] = []
+    left: list[str] = []
+    gone: list[str] = []
     corrupt, refused, usable = 0, "", False
 
-    def note(where: list[str], body: object) -> None:
+    def note(where: list[str], queue: str, body: object) -> None:
         key = key_of(body)
-        if key is None:
-            wrong.append(repr(body)[:300])
+        if key is None or queue_of(key) not in ("", queue):
+            wrong.append(f"in {queue}: {body!r:.300}")
         else:
             where.append(key)
 
-    def drain(queue: Any) -> None:
-        while found := queue.lease(5):
+    def browse(where: list[str]) -> int:
+        corrupt = 0
+        for name in QUEUES:
+            for state in State:
+                for entry in connection.queue(name).entries(state):
+                    corrupt += entry.state is State.CORRUPT
+                    if entry.message is not None:
+                        note([] if state is State.DONE else where, name, entry.message.body)
+        return corrupt
+
+    def drain(name: str) -> None:
+        while found := connection.queue(name).lease(5):
             for delivery in found:
-                note(delivered, delivery.message.body)
+                note(delivered, name, delivery.message.body)
                 delivery.ack()
 
     try:
         connection = pabal.connect(url)
-        for name in QUEUES:
-            queue = connection.queue(name)
-            for state in State:
-                for entry in queue.entries(state):
-                    corrupt += entry.state is State.CORRUPT
-                    if entry.message is not None:
-                        note([] if state is State.DONE else keys, entry.message.body)
+        corrupt = browse(keys)
         for name in QUEUES:
             try:
-                drain(connection.queue(name))
+                drain(name)
             except PabalError as exc:
                 refused = refused or f"{name}: {exc.code}: {exc}"
         for name in QUEUES:
             queue = connection.queue(name)
-            queue.publish(body_of("new"), id="new")
+            # One bit away from what is there.
+            published = queue.publish(body_of("new"), id="own-7", dedup_key="key-7")
+            if published.duplicate:
+                wrong.append(f"not stored in {name}: a duplicate of {published.id}")
             queue.publish(body_of("new-in-group"), id="new-in-group", group="new")
-            drain(queue)
+            drain(name)
+        browse(left)
+        gone = sorted({*keys} - {*delivered, *left})
         usable = delivered.count("new") == len(QUEUES) and delivered.count("new-in-group") == len(QUEUES)
         connection.close()
     except PabalError as exc:
         refused = refused or f"{exc.code}: {exc}"
-    return Seen(sorted({*keys, *delivered} - {"new", "new-in-group"}), delivered, wrong, corrupt, refused, usable)
+    found = sorted({*keys, *delivered} - {"new", "new-in-group"})
+    return Seen(found, delivered, wrong, corrupt, refused, usable, gone)
 
 
 def command(url: str, *arguments: str) -> tuple[int, str]:
@@ -201,7 +216,9 @@ def trial(store: str, target: Target, template: Path, keys: set[str], seed: int)
         victim = chance.choice(files)
         own = {key for key in keys if f'"key":"{key}"'.encode() in victim.read_bytes()} if victim.exists() else set()
         how = chance.choice(target.ways)
-        if how in NAMES:
+        if how == "index":
+            harm_index(victim, chance)
+        elif how in NAMES:
             harm_name(victim, how, chance)
         else:
             harm_content(victim, how, chance)
@@ -251,6 +268,8 @@ def judge(
         use = seen[when]
         if use["wrong"]:
             yield f"{when} repair: wrong bodies {use['wrong'][:3]}"
+        if use["gone"]:
+            yield f"{when} repair: settled without a delivery: {use['gone']}"
         twice = sorted(key for key in set(use["delivered"]) if use["delivered"].count(key) > 1 and key in keys)
         if twice:
             yield f"{when} repair: delivered twice: {twice}"
