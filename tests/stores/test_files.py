@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -632,6 +632,25 @@ def test_without_inotify_the_directories_are_listed_again(
         publish(store, "later", delay=10)
         clock.advance(11)
         assert drain(other) == ["later"]
+
+
+def test_many_handles_leave_most_inotify_instances_to_other_programs(root: Path, clock: ManualClock) -> None:
+    def instances() -> int:
+        links = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        return sum(os.readlink(link) == "anon_inode:inotify" for link in links)
+
+    before = instances()
+    with ExitStack() as stack:
+        handles = [stack.enter_context(closing(FileStore(root, clock=clock))) for _ in range(40)]
+        for number, handle in enumerate(handles):
+            assert take(handle) == []
+            publish(handles[0], number)
+            assert [lease.message.body for lease in take(handle)] == [number]
+        assert 0 < instances() - before <= 16
+        handles[0].close()
+        with closing(FileStore(root, clock=clock)) as next_one:
+            assert take(next_one) == [] and next_one.facts()["woken by"] == "inotify"
+    assert instances() == before
 
 
 @pytest.mark.timeout(20)

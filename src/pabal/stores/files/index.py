@@ -14,7 +14,8 @@ import time
 from collections import deque
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakSet
 
 from pabal.store import State
 from pabal.stores.files.groups import Groups, UnfinishedSettlements
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _PROMOTED = 1000  # files that one refresh moves from the delayed to the ready ones
 _ARRIVALS = 10_000  # after these, and as many as were listed, the directories are listed again
+_MOST_FEEDS = 16  # that have an inotify instance in this process: a user has 128 of them as a rule
 _SETTLED_NS = 2_000_000_000  # the time of a directory's last change is trusted once it is this old
 
 
@@ -48,14 +50,21 @@ def feed_of(root: Root) -> Feed:
 
 
 class Feed:
-    """The inotify instance of a store. It gives each event to the index that watches the directory."""
+    """The inotify instance of a store. It gives each event to the index that watches the directory.
+
+    In a process with many open stores the last ones have none.
+    """
+
+    _with_instance: ClassVar[WeakSet[Feed]] = WeakSet()
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # no thread may see events read but not yet handed out
         self._watches: dict[int, tuple[Index, str]] = {}
         self._inotify: Inotify | None = None
-        with suppress(OSError):
-            self._inotify = Inotify()
+        if len(self._with_instance) < _MOST_FEEDS:
+            with suppress(OSError):
+                self._inotify = Inotify()
+                self._with_instance.add(self)
         self.working = self._inotify is not None  # if not, directories are listed again when they have changed
 
     def watch(self, path: str, mask: int, index: Index) -> None:
@@ -93,6 +102,7 @@ class Feed:
 
     def _close(self) -> None:
         inotify, self._inotify, self.working = self._inotify, None, False
+        self._with_instance.discard(self)
         if inotify is not None:
             with suppress(OSError):
                 inotify.close()
