@@ -144,9 +144,9 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     delay: float = 0.0
     given_id: bool = True  # the caller chose the id, so it is a dedup key of its own
     terms: Terms = Terms()
+    existing: bool = False
     failure: Failure | None = None
     copies: tuple[Draft, ...] = ()
-    existing: bool = False
 
 
 def with_copies(drafts: Sequence[Draft]) -> Sequence[Draft]:

@@ -68,6 +68,7 @@ class WireDraft(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
     delay: float = 0.0
     given_id: bool = True
     terms: Terms = _DEFAULT_TERMS
+    existing: bool = False
     failure: Failure | None = None
 
 
@@ -87,6 +88,7 @@ class PlainDraft(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     delay: float = 0.0
     given_id: bool = True
     terms: Terms = _DEFAULT_TERMS
+    existing: bool = False
 
 
 class WireLease(msgspec.Struct, frozen=True, array_like=True):
@@ -314,7 +316,8 @@ WATCH = Call("watch", WatchArguments, list[str])
 def wire_draft(draft: Draft) -> WireDraft:
     # msgspec leaves out a default only if it is the very same object.
     terms = _DEFAULT_TERMS if draft.terms == _DEFAULT_TERMS else draft.terms
-    return WireDraft(draft.queue, envelope_of(draft.message), draft.delay, draft.given_id, terms, draft.failure)
+    fields = draft.delay, draft.given_id, terms, draft.existing, draft.failure
+    return WireDraft(draft.queue, envelope_of(draft.message), *fields)
 
 
 def draft_of(found: WireDraft | PlainDraft, *, repeated: bool = False) -> Draft:
@@ -332,7 +335,7 @@ def draft_of(found: WireDraft | PlainDraft, *, repeated: bool = False) -> Draft:
         if failure is not None:
             _check_failure(failure)
     given_id = repeated or found.given_id or not is_ours(message.id)
-    return Draft(found.queue, message, found.delay, given_id, found.terms, failure)
+    return Draft(found.queue, message, found.delay, given_id, found.terms, found.existing, failure)
 
 
 def _check_terms(terms: Terms) -> None:

@@ -26,7 +26,6 @@ from pabal.store import (
     Receipt,
     Settlement,
     State,
-    check_targets,
 )
 from pabal.watch import ACCESS, PathWatch
 
@@ -42,7 +41,6 @@ class MailboxStore:
         if not drafts:
             self._check_open()
             return []
-        check_targets(self, drafts)
         try:
             return self._call(calls.PUBLISH, calls.PublishArguments([wire_draft(draft) for draft in drafts]))
         except NoAnswer as exc:

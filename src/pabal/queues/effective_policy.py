@@ -121,8 +121,11 @@ class PolicyCache(Refreshed[EffectivePolicy]):
             known = self._stored()
             if known is None and not self._create:
                 check_exists(self._store, self._name)
-            settings = change(self._parse(known, damaged))
-            if self._write(settings, known):
+            before = self._parse(known, damaged)
+            settings = change(before)
+            # A queue that is being deleted may still be listed for its last messages: no change makes it again.
+            is_unchanged = known is None and not self._create and settings == before
+            if is_unchanged or self._write(settings, known):
                 return settings
 
     def _write(self, settings: Settings, known: KnownSettings) -> bool:

@@ -11,6 +11,7 @@ from binascii import Error as NotBase64
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from datetime import UTC
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -371,12 +372,13 @@ class Calls:
         only: Callable[[Entry], bool] | None = None,
     ) -> Document:
         """Return the ids of a slice of the selection, where the next slice begins, and the time before which it is."""
-        # Rounded as stores round the time of a death: else what was counted a moment ago might be left alone.
-        before = round(self._clock.now() if given.before is None else given.before.timestamp(), 3)
         try:
-            bound = iso_stamp(before)
-        except (OverflowError, ValueError) as exc:
+            given_time = self._clock.now() if given.before is None else given.before.astimezone(UTC).timestamp()
+        except OverflowError as exc:
             raise InvalidInput(f"before: a time in UTC of the years 1 to 9999; found {given.before}") from exc
+        # Rounded as stores round the time of a death: else what was counted a moment ago might be left alone.
+        before = round(given_time, 3)
+        bound = iso_stamp(before)
         if given.ids is msgspec.UNSET:
             ids, after = await self._mq.threads(
                 _look, source.blocking, state, given.search, given.after, most, _id_of, before, only

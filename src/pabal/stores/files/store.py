@@ -281,6 +281,8 @@ class FileStore:
 
     @guarded("writing settings")
     def configure(self, queue: str, settings: Mapping[str, Any], *, known: KnownSettings = ...) -> bool:
+        if isinstance(known, Mapping) and known != self.settings(queue):
+            return False  # before its folders are made again: it may have been deleted
         directory = self._root.make(queue)
         with directory:
             if known is not ... and known != browse.read_settings(directory.private):
