@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pabal.jsontext import storable
 
@@ -16,6 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 # A run that was started in the background has Ctrl-C ignored, and so would every process that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test is timed: a loaded machine may stand still for a second.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 if TYPE_CHECKING:
     from tests.services.kafka import KafkaServer
