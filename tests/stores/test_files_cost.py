@@ -13,8 +13,10 @@ from types import FrameType
 import pytest
 
 from pabal import durable
+from pabal.ids import IdMaker
+from pabal.message import Message
 from pabal.queues.queue import Queue
-from pabal.store import Dead, Failure, Settlement, State
+from pabal.store import Dead, Done, Draft, Failure, Outcome, Receipt, Retry, Settlement, State, Verdict
 from pabal.stores.files import FileStore
 from pabal.testing import ManualClock
 from pabal.testing.store_place import QUEUE, draft, take
@@ -71,6 +73,16 @@ def bury_many(store: FileStore, number: int) -> None:
     store.publish([draft(n) for n in range(number)])
     leases = take(store, number)
     store.settle([Settlement(lease.receipt, Dead(Failure("NO"))) for lease in leases])
+
+
+def lease_many(store: FileStore, number: int) -> None:
+    store.publish([draft(n, id=f"m{n}") for n in range(number)])
+    assert len(store.lease(QUEUE, number, 60.0, token="t")) == number
+
+
+def receipts_of(number: int) -> list[Receipt]:
+    """Return the receipts of what `lease_many` leased."""
+    return [Receipt(QUEUE, f"m{n}", "t") for n in range(number)]
 
 
 def make_queues(store: FileStore, number: int) -> None:
@@ -139,6 +151,59 @@ def test_purging_what_waits(tmp_path: Path, group: str) -> None:
         store.publish([draft(n, group=group, priority=n % 10) for n in range(number)])
 
     assert growth(tmp_path, prepare, purge_slices) < 5
+
+
+@pytest.mark.parametrize("verdict", [Done(), Dead(Failure("NO")), Retry(0.0)])
+def test_settling_what_another_handle_leased_and_repeating_it(tmp_path: Path, verdict: Verdict) -> None:
+    def work(store: FileStore, number: int) -> None:
+        settlements = [Settlement(receipt, verdict) for receipt in receipts_of(number)]
+        assert store.settle(settlements) == [Outcome.APPLIED] * number
+        assert store.settle(settlements) == [Outcome.REPEATED] * number
+
+    assert growth(tmp_path, lease_many, work) < 5
+
+
+def in_slices(number: int) -> list[range]:
+    return [range(number)[start : start + 100] for start in range(0, number, 100)]
+
+
+def test_publishing_messages_of_another_store_with_their_ids(tmp_path: Path) -> None:
+    def work(store: FileStore, number: int) -> None:
+        ids = IdMaker(ManualClock()).many(number)
+        for some in in_slices(number):
+            answers = store.publish([Draft(QUEUE, Message(id=ids[n], body=n)) for n in some])
+            assert not any(answer.duplicate for answer in answers)
+
+    assert growth(tmp_path, lambda store, number: None, work, few=400) < 5
+
+
+def test_settling_with_messages_that_keep_their_ids(tmp_path: Path) -> None:
+    def work(store: FileStore, number: int) -> None:
+        ids, receipts = IdMaker(ManualClock()).many(number), receipts_of(number)
+        moved = [Done(then=(Draft("other", Message(id=ids[n], body=n)),)) for n in range(number)]
+        for some in in_slices(number):
+            outcomes = store.settle([Settlement(receipts[n], moved[n]) for n in some])
+            assert outcomes == [Outcome.APPLIED] * len(some)
+
+    assert growth(tmp_path, lease_many, work) < 5
+
+
+def test_extending_what_another_handle_leased(tmp_path: Path) -> None:
+    def work(store: FileStore, number: int) -> None:
+        assert store.extend(receipts_of(number), 600.0) == [Outcome.APPLIED] * number
+
+    assert growth(tmp_path, lease_many, work) < 5
+
+
+def test_settling_what_another_handle_has_extended(tmp_path: Path) -> None:
+    def work(store: FileStore, number: int) -> None:
+        receipts = receipts_of(number)
+        store.extend(receipts, 600.0)
+        with closing(FileStore(tmp_path / str(number), clock=ManualClock())) as other:
+            other.extend(receipts, 700.0)
+        assert store.settle([Settlement(receipt, Done()) for receipt in receipts]) == [Outcome.APPLIED] * number
+
+    assert growth(tmp_path, lease_many, work) < 5
 
 
 def test_a_page_that_goes_on_skips_what_is_gone(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from pabal.filesystem import UNREADABLE, rename_new
@@ -13,7 +13,7 @@ from pabal.stores.files.foreign import PATIENCE, take_in
 from pabal.stores.files.index import Index, index_of
 from pabal.stores.files.names import Slot, ceil_ms, digest, short_boot, short_token
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
-from pabal.stores.files.read import find_lease, order_in, read_failure, read_message, restate, set_aside, slots_in
+from pabal.stores.files.read import find_leases, order_in, read_failure, read_message, restate, set_aside, slots_in
 from pabal.stores.files.root import Root
 from pabal.stores.rows import by_group
 
@@ -151,24 +151,32 @@ def _leases_again(root: Root, queue: QueueDirectory, held: list[LeasedFile], tok
 
 def extend(root: Root, receipts: Sequence[Receipt], seconds: float) -> list[Outcome]:
     """Let leases end later or sooner; see the contract."""
-    return [_extend_one(root, receipt, seconds) for receipt in receipts]
+    outcomes = [Outcome.LOST] * len(receipts)
+    batches: dict[str, dict[int, Receipt]] = {}
+    for number, receipt in enumerate(receipts):
+        batches.setdefault(receipt.queue, {})[number] = receipt
+    for name, batch in batches.items():
+        if (queue := root.find(name)) is not None:
+            for number in _extend_batch(root, queue, batch, seconds):
+                outcomes[number] = Outcome.APPLIED
+    return outcomes
 
 
-def _extend_one(root: Root, receipt: Receipt, seconds: float) -> Outcome:
-    queue = root.find(receipt.queue)
-    if queue is None:
-        return Outcome.LOST
-    term = _term(root, receipt.token, seconds)
+def _extend_batch(root: Root, queue: QueueDirectory, receipts: Mapping[int, Receipt], seconds: float) -> Iterator[int]:
+    """Extend leases of one queue; yield the numbers of those that still hold their message."""
     with queue:
-        leased = queue.leased.pop((receipt.id, receipt.token), None)
-        if leased is None or not os.path.lexists(f"{queue.inflight}/{leased.name}"):
-            leased = find_lease(root, queue, receipt)
-        if leased is None:
-            return Outcome.LOST
-        longer = root.names.leased(leased.slot, leased.attempt, term)
-        root.move(f"{queue.inflight}/{leased.name}", f"{queue.inflight}/{longer}")
-        queue.remember_lease(receipt.id, receipt.token, leased._replace(name=longer))
-    return Outcome.APPLIED
+        for receipt in receipts.values():  # another process may have extended or settled it
+            known = queue.leased.get((receipt.id, receipt.token))
+            if known is not None and not os.path.lexists(f"{queue.inflight}/{known.name}"):
+                queue.leased.pop((receipt.id, receipt.token), None)
+        leases = find_leases(root, queue, {*receipts.values()})
+        for number, receipt in receipts.items():
+            if (leased := leases.get(receipt)) is not None:
+                longer = root.names.leased(leased.slot, leased.attempt, _term(root, receipt.token, seconds))
+                root.move(f"{queue.inflight}/{leased.name}", f"{queue.inflight}/{longer}")
+                leases[receipt] = leased._replace(name=longer)
+                queue.remember_lease(receipt.id, receipt.token, leases[receipt])
+                yield number
 
 
 def refreshed(root: Root, queue: QueueDirectory) -> Index:

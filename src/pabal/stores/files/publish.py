@@ -26,7 +26,7 @@ from pabal.stores.files.index import index_of
 from pabal.stores.files.names import Slot, ceil_ms, digest, floor_ms, has_group, native_base, with_stamp
 from pabal.stores.files.order import DocumentOrder, order_of, remember
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import is_live, locate
+from pabal.stores.files.read import is_live, locate, present
 from pabal.stores.files.root import Root
 from pabal.stores.rows import too_large
 
@@ -149,6 +149,7 @@ def _uncertain(drafts: Sequence[EncodedDraft], why: object) -> Uncertain:
 def _find_first(root: Root, drafts: Sequence[EncodedDraft]) -> None:
     """Find the duplicates, also within the batch. This is without the lock: `_claim` looks again."""
     seen: dict[str | tuple[QueueDirectory, str], EncodedDraft] = {}
+    published = published_before(root, drafts)
     for each in drafts:
         marks: list[str | tuple[QueueDirectory, str]] = [(each.queue, each.id), *(path for path, _ in each.records)]
         earlier = next((seen[mark] for mark in marks if mark in seen), None)
@@ -156,17 +157,21 @@ def _find_first(root: Root, drafts: Sequence[EncodedDraft]) -> None:
             each.first = earlier.as_first
         elif each.records:
             each.first = dedup.first_of(each.records, root.now(), partial(is_live, root, each.queue))
-        if each.first is None and is_published(root, each):
+        if each.first is None and each in published:
             each.first = First(each.id, "")
         if each.first is None:
             seen.update(dict.fromkeys(marks, each))
 
 
-def is_published(root: Root, draft: EncodedDraft) -> bool:
-    """Say whether the message of an id that we generated is in the queue. Such an id has no record."""
-    # Looked for only if it may be there: the caller gives it (after Uncertain), or this process has published it.
-    suspect = is_ours(draft.id) if draft.draft.given_id else draft.id in draft.queue.published
-    return bool(suspect) and locate(root, draft.queue, draft.id) is not None
+def published_before(root: Root, drafts: Iterable[EncodedDraft]) -> set[EncodedDraft]:
+    """Return the drafts whose id we generated and whose message is in their queue. Such an id has no record."""
+    suspects: dict[QueueDirectory, list[EncodedDraft]] = {}
+    for each in drafts:
+        # Looked for only if it may be there: the caller gives it (after Uncertain), or this process has published it.
+        if is_ours(each.id) if each.draft.given_id else each.id in each.queue.published:
+            suspects.setdefault(each.queue, []).append(each)
+    found = {queue: present(root, queue, {each.id for each in some}) for queue, some in suspects.items()}
+    return {each for queue, some in suspects.items() for each in some if each.id in found[queue]}
 
 
 def _check_room(root: Root, drafts: Sequence[EncodedDraft]) -> None:

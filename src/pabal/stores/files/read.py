@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from pabal import durable
@@ -208,10 +208,19 @@ def locate(root: Root, queue: QueueDirectory, id: str) -> tuple[State, str, Slot
     """Find a message by its id: return its state, the name of its file, and the slot unless the name is foreign."""
     for _ in range(2):  # a message that moves back meanwhile is met the second time
         for state in _SEARCHED:
-            found = _find_in(root, queue, state, id)
-            if found is not None:
-                return (state, *found)
+            for _, name, slot in _find_in(root, queue, state, (id,)):
+                return state, name, slot
     return None
+
+
+def present(root: Root, queue: QueueDirectory, ids: Collection[str]) -> set[str]:
+    """Return those of the ids that messages of the queue have, in any state: the listings serve all of them."""
+    missing = {*ids}
+    for _ in range(2):  # as above
+        for state in _SEARCHED:
+            if missing:
+                missing -= {id for id, _, _ in _find_in(root, queue, state, missing)}
+    return {*ids} - missing
 
 
 def is_live(root: Root, queue: QueueDirectory, first: First) -> bool:
@@ -220,8 +229,9 @@ def is_live(root: Root, queue: QueueDirectory, first: First) -> bool:
     """
     if any(name.startswith(f"{first.tag}~") for name in os.listdir(queue.tmp)):
         return True  # its record is made, and it cannot be seen yet
-    if any(_find_in(root, queue, state, first.id) for state in (State.READY, State.DELAYED, State.INFLIGHT)):
-        return True
+    for state in (State.READY, State.DELAYED, State.INFLIGHT):
+        if any(_find_in(root, queue, state, (first.id,))):
+            return True
     return any(_is_live_in(f"{root.settling}/{folder}", queue, first) for folder in os.listdir(root.settling))
 
 
@@ -249,44 +259,64 @@ def _is_live_in(folder: str, queue: QueueDirectory, first: First) -> bool:
     return any(each["first"][0] == first.id and each["state"] != State.DEAD for each in outputs)
 
 
-def _find_in(root: Root, queue: QueueDirectory, state: State, id: str) -> tuple[str, Slot | None] | None:
+def _find_in(
+    root: Root, queue: QueueDirectory, state: State, ids: Collection[str]
+) -> Iterator[tuple[str, str, Slot | None]]:
+    """Yield id, file name and slot of each message of a state that has one of these ids. The slot of a foreign name is
+    None.
+    """
     directory = queue.dirs[state]
     for name in os.listdir(directory):
-        if root.names.native and not name.startswith(id, ID_PLACE) and name != id:
+        if root.names.native and name[ID_PLACE:].partition("~")[0] not in ids and name not in ids:
             continue
         slot = root.names.parse(name)
         if state is State.CORRUPT:
-            if (slot.id if slot is not None else name) == id and not name.endswith(".why"):
-                return name, slot
+            id = slot.id if slot is not None else name
+            if id in ids and not name.endswith(".why"):
+                yield id, name, slot
         elif slot is not None and belongs(state, slot):
             if directory in queue.waiting and not root.layout.admits(name):
                 continue
             order = order_in(root, queue, directory, name, slot)
-            if order is not None and order.id == id:
-                return name, slot
-    return None
+            if order is not None and order.id in ids:
+                yield order.id, name, slot
 
 
-def find_lease(root: Root, queue: QueueDirectory, receipt: Receipt) -> LeasedFile | None:
-    """Find the file that a receipt holds, under whatever name its lease was extended to."""
-    found = _find_by_token(root, queue, State.INFLIGHT, receipt)
-    return None if found is None else LeasedFile(*found, found[1].attempt)
+def find_leases(root: Root, queue: QueueDirectory, receipts: Collection[Receipt]) -> dict[Receipt, LeasedFile]:
+    """Return the files that receipts hold: those that this process remembers, which may have a new name by now, and the
+    others under whatever names their leases were extended to.
+    """
+    leases = {receipt: known for receipt in receipts if (known := queue.leased.get((receipt.id, receipt.token)))}
+    found = _find_by_token(root, queue, State.INFLIGHT, [each for each in receipts if each not in leases])
+    return leases | {receipt: LeasedFile(name, slot, slot.attempt) for receipt, (name, slot) in found.items()}
 
 
-def find_settled(root: Root, queue: QueueDirectory, receipt: Receipt, states: tuple[State, ...]) -> bool:
-    """Say whether the message lies in one of these states, and its last lease was that of the receipt."""
-    return any(_find_by_token(root, queue, state, receipt) is not None for state in states)
+def find_settled(
+    root: Root, queue: QueueDirectory, receipts: Collection[Receipt], states: tuple[State, ...]
+) -> set[Receipt]:
+    """Return the receipts whose message lies in one of these states and whose lease was the last one of it."""
+    return {receipt for state in states for receipt in _find_by_token(root, queue, state, receipts)}
 
 
-def _find_by_token(root: Root, queue: QueueDirectory, state: State, receipt: Receipt) -> tuple[str, Slot] | None:
-    token, directory = short_token(receipt.token), queue.dirs[state]
+def _find_by_token(
+    root: Root, queue: QueueDirectory, state: State, receipts: Collection[Receipt]
+) -> dict[Receipt, tuple[str, Slot]]:
+    """Find the files of a state by their ids and the tokens of their last leases: one listing for all receipts."""
+    if not receipts:
+        return {}
+    wanted = {(receipt.id, short_token(receipt.token)): receipt for receipt in receipts}
+    ids, tokens = {id for id, _ in wanted}, {token for _, token in wanted}
+    directory = queue.dirs[state]
+    found: dict[Receipt, tuple[str, Slot]] = {}
     for name in os.listdir(directory):
-        if token not in name or name.endswith(".why"):
+        if name.endswith(".why") or root.names.native and name[ID_PLACE:].partition("~")[0] not in ids:
             continue
         slot = root.names.parse(name)
-        if slot is None or slot.token != token or not belongs(state, slot):
+        if slot is None or slot.token not in tokens or not belongs(state, slot):
             continue
         order = order_in(root, queue, directory, name, slot)
-        if order is not None and order.id == receipt.id:
-            return name, slot
-    return None
+        if order is not None and (receipt := wanted.get((order.id, slot.token))) is not None:
+            found[receipt] = name, slot
+            if len(found) == len(wanted):
+                break
+    return found

@@ -30,14 +30,14 @@ from pabal.stores.files.publish import (
     StagedFile,
     discard,
     encode,
-    is_published,
     publish,
+    published_before,
     stage,
     stamped,
     state_in,
 )
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
-from pabal.stores.files.read import find_lease, find_settled, is_live, locate, read_message, restate, set_aside
+from pabal.stores.files.read import find_leases, find_settled, is_live, locate, read_message, restate, set_aside
 from pabal.stores.files.root import DAMAGED_QUEUE, Root, is_of_queue
 from pabal.stores.files.settlement_folder import (
     INPUT,
@@ -91,11 +91,11 @@ class Case:
             self.name = root.names.settled(leased.name, floor_ms(now))
             self.state = State.DONE if type(verdict) is Done else State.DEAD
 
-    def follow_up(self, root: Root, drafts: Sequence[EncodedDraft]) -> None:
+    def follow_up(self, root: Root, drafts: list[EncodedDraft]) -> None:
         """Publish these drafts with the settlement, through a folder with a plan of the remaining steps."""
         receipt = self.settlement.receipt
         self.folder = new_folder(root, receipt)
-        self.drafts = [draft for draft in drafts if not is_published(root, draft)]
+        self.drafts = drafts
         self.plan = {
             "queue": receipt.queue,
             "id": receipt.id,
@@ -146,13 +146,14 @@ def _settle_batch(
 ) -> dict[int, Outcome]:
     """Settle some messages of one queue together, so that they share the lock and the flushes."""
     cases: dict[int, Case] = {}
+    leases = find_leases(root, queue, {each.receipt for each in settlements.values()})
+    found = [number for number, each in settlements.items() if each.receipt in leases]
+    published = published_before(root, (draft for number in found for draft in drafts.get(number, ())))
     for number, each in settlements.items():
-        receipt = each.receipt
-        leased = queue.leased.get((receipt.id, receipt.token)) or find_lease(root, queue, receipt)
-        if leased is not None:
+        if (leased := leases.get(each.receipt)) is not None:
             case = cases[number] = Case(root, each, leased)
             if number in drafts:
-                case.follow_up(root, drafts[number])
+                case.follow_up(root, [draft for draft in drafts[number] if draft not in published])
             elif each.verdict.failure is not None:
                 case.reason = f"{queue.tmp}/{new_tag()}~why"
                 root.write_small(case.reason, jsontext.pretty(each.verdict.failure), synced=synced)
@@ -180,15 +181,16 @@ def _settle_batch(
     if synced and len(with_folder) < len(settlements):  # also for a repeated one, which may not be durable yet
         queue.sync({queue.dirs[case.state] for case in cases.values()} | {queue.inflight, queue.why})
     outcomes = {number: Outcome.APPLIED for number, case in cases.items() if case.applied}
-    for number, each in settlements.items():
-        if number not in outcomes:
-            # If the name that we knew was wrong, another process may have extended the lease.
-            if tries > 1 and number in cases and find_lease(root, queue, each.receipt) is not None:
-                alone = {number: each}
-                outcomes |= _settle_batch(root, queue, alone, drafts, synced=synced, tries=tries - 1)
-            else:
-                outcomes[number] = _settled_before(root, queue, each)
-    return outcomes
+    if len(outcomes) == len(settlements):
+        return outcomes
+    left = {number: each for number, each in settlements.items() if number not in outcomes}
+    # If the name that we knew was wrong, another process may have extended the lease.
+    tried = {each.receipt for number, each in left.items() if number in cases and tries > 1}
+    extended = find_leases(root, queue, tried)
+    again = {number: each for number, each in left.items() if each.receipt in extended}
+    if again:
+        outcomes |= _settle_batch(root, queue, again, drafts, synced=synced, tries=tries - 1)
+    return outcomes | _settled_before(root, queue, {n: each for n, each in left.items() if n not in again})
 
 
 def _reason_of(case: Case) -> str:
@@ -232,16 +234,28 @@ def _tidy(root: Root, queue: QueueDirectory, case: Case) -> None:
         queue.wake()  # the next of its group can be leased
 
 
-def _settled_before(root: Root, queue: QueueDirectory, settlement: Settlement) -> Outcome:
-    """Tell a verdict that is repeated from one that comes too late."""
+def _settled_before(root: Root, queue: QueueDirectory, settlements: Mapping[int, Settlement]) -> dict[int, Outcome]:
+    """Tell the verdicts that are repeated from those that come too late."""
+    outcomes: dict[int, Outcome] = {}
+    for kind, states in _STATES.items():
+        of_kind = {number: each for number, each in settlements.items() if type(each.verdict) is kind}
+        repeated = find_settled(root, queue, {each.receipt for each in of_kind.values()}, states)
+        for number, each in of_kind.items():
+            if each.receipt in repeated:
+                outcomes[number] = Outcome.REPEATED
+            elif _is_acked_by_removal(root, queue, each):
+                if each.verdict.then:
+                    publish(root, encode(root, each.verdict.then))
+                outcomes[number] = Outcome.APPLIED
+            else:
+                outcomes[number] = Outcome.LOST
+    return outcomes
+
+
+def _is_acked_by_removal(root: Root, queue: QueueDirectory, settlement: Settlement) -> bool:
+    """Say whether the file of an acknowledged message was removed by another program, which is an ack too."""
     receipt, verdict = settlement
-    if find_settled(root, queue, receipt, _STATES[type(verdict)]):
-        return Outcome.REPEATED
-    if root.layout.removal_acks and type(verdict) is Done and locate(root, queue, receipt.id) is None:
-        if verdict.then:  # the removal of the file by another program was the ack
-            publish(root, encode(root, verdict.then))
-        return Outcome.APPLIED
-    return Outcome.LOST
+    return root.layout.removal_acks and type(verdict) is Done and locate(root, queue, receipt.id) is None
 
 
 def set_time(root: Root, path: str) -> None:
