@@ -76,7 +76,9 @@ def store_at(kind: str, place: Path, *, closed: bool) -> Iterator[pabal.Connecti
 def make(kind: str, place: Path, *, closed: bool = True) -> set[str]:
     """Make the store; return the keys of all messages that must be found in it in some state with their body."""
     with store_at(kind, place, closed=closed) as connection:
-        return _fill(connection, kind)
+        keys = _fill(connection, kind)
+        connection.schedule("hourly", queue="jobs", body=body_of("new"), every=_HOUR)
+        return keys
 
 
 def _fill(connection: pabal.Connection, kind: str) -> set[str]:
@@ -100,6 +102,7 @@ def _fill(connection: pabal.Connection, kind: str) -> set[str]:
     put(jobs, "held-0", priority=9)
     put(jobs, "held-1", priority=9, id="held-1")
     held = jobs.lease(2, visibility=_HOUR)
+    put(jobs, "one-of-its-kind", unique="kind")
     put(jobs, "again-0", priority=9)
     [again] = jobs.lease(1)
     again.nack(delay=0.0, reason="not yet")
@@ -114,7 +117,7 @@ def _fill(connection: pabal.Connection, kind: str) -> set[str]:
             put(groups, f"own-{group}-{number}", group=group, id=f"own-{group}-{number}")
         put(groups, f"same-{number}", id=f"own-{number}", dedup_key=f"key-{number}")  # as in the queue of jobs
     _commit_unfinished(steps, kind, keys)
-    assert len(held) == 2 and len(keys) == 44, sorted(keys)
+    assert len(held) == 2 and len(keys) == 45, sorted(keys)
     return keys
 
 

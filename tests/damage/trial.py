@@ -33,7 +33,15 @@ from tests.damage.harm import CONTENT, NAMES, harm_content, harm_index, harm_nam
 from tests.damage.template import KINDS, QUEUES, body_of, key_of, make, queue_of, readable_keys
 
 SECONDS = 30  # after which a trial hangs
-SHOWN = (("status",), *(("peek", queue) for queue in QUEUES), ("list-dlq", "jobs"), ("policy", "show", "jobs"))
+SHOWN = (
+    ("status",),
+    *(("peek", queue) for queue in QUEUES),
+    ("list-dlq", "jobs"),
+    ("policy", "show", "jobs"),
+    ("metrics",),
+    ("consumers",),
+    ("schedule", "list"),
+)
 
 
 class Target(NamedTuple):
@@ -56,12 +64,14 @@ TARGETS: dict[str, dict[str, Target]] = {
         "inflight": Target("store/*/inflight/*"),
         "dead": Target("store/*/dead/*"),
         "reasons": Target("store/*/*/*.why"),
-        "locks": Target("store/*/.lock"),
+        "locks": Target("store/*.lock"),
         "dedup": Target("store/*/dedup/*"),
         "settings": Target("store/*/settings.json"),
         "format": Target("store/pabal.json"),
         "settling": Target("store/.settling/*/*"),
         "ballast": Target("store/.ballast"),
+        "counters": Target("store/.counters/*"),
+        "consumers": Target("store/.consumers/*"),
     },
     "sqlite": {
         "database": Target("pabal.db"),
@@ -70,12 +80,17 @@ TARGETS: dict[str, dict[str, Target]] = {
         "WAL": Target("pabal.db-wal", closed=False),
         "lock": Target("pabal.db.lock"),
         "bells": Target("pabal.db.bells/*"),
+        "ballast": Target("pabal.db.ballast"),
+        "counters": Target("pabal.db.counters/*"),
+        "consumers": Target("pabal.db.consumers/*"),
     },
     "hybrid": {
         "database": Target("store/pabal.db"),
         "indexes": Target("store/pabal.db", ("index",)),
         "bodies": Target("store/bodies/*/*"),
         "body names": Target("store/bodies/*/*", NAMES),
+        "WAL": Target("store/pabal.db-wal", closed=False),
+        "beside": Target("store/pabal.db.*"),
     },
 }
 
