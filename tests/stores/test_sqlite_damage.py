@@ -282,6 +282,36 @@ def test_a_message_of_another_queue_is_not_shown(opened: Callable[[], SqliteStor
         store.browse("jobs", State.INFLIGHT)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: publish(store, "new"),
+        lambda store: take(store),
+        lambda store: store.settings("jobs"),
+        lambda store: store.configure("jobs", {"maxBytes": 5}),
+        lambda store: store.delete("jobs", force=True),
+        lambda store: store.counts("jobs"),
+    ],
+    ids=["publish", "lease", "settings", "configure", "delete", "counts"],
+)
+def test_g10_a_damaged_index_of_names_leads_no_call_to_another_queue(
+    call: Callable[[SqliteStore], object], opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    for queue in ("pad", "jobs", "jobt"):
+        publish(store, queue, id=f"of-{queue}", queue=queue)
+        store.configure(queue, {"maxBytes": 999})
+    store.close()
+    flip(path, page_of(path, "sqlite_autoindex_queues_1"), b"jobs", 0, 1)  # row 2 becomes 3
+    store, before = opened(), all_rows(path)
+    with pytest.raises(StoreFailed, match="doctor --repair"):
+        call(store)
+    assert all_rows(path) == before
+    assert bodies(take(store, queue="jobt")) == ["jobt"]
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert bodies(take(store)) == ["jobs"]
+
+
 def test_a_message_with_another_id_is_not_found(opened: Callable[[], SqliteStore], path: Path) -> None:
     store = opened()
     publish_numbers(store, 8)

@@ -26,7 +26,10 @@ _THERE = """
 select 1 from queues where name = ? collate binary and (
   not exists (select 1 from meta where key = 'deleted.' || queues.id)
   or exists (select 1 from messages where queue_id = queues.id))"""
-_NAMED = "from queues where name = ?1 and name = ?1 collate binary"
+# The name in the row itself, too: the index of names may be damaged and lead to the row of another queue.
+_NAMED = """
+select queues.id, queues.name, own.name, own.settings
+from queues left join queues as own not indexed on own.id = queues.id where queues.name = ?"""
 
 
 class Queues:
@@ -59,7 +62,7 @@ class Queues:
 
     def settings(self, queue: str) -> Mapping[str, Any] | None:
         """Return the document given to `configure`, or None."""
-        return read_settings(queue, self._db.read(lambda db: db.execute(f"select settings {_NAMED}", (queue,)).get))
+        return self._db.read(lambda db: _settings(db, queue))
 
     def configure(self, queue: str, settings: Mapping[str, Any], *, known: KnownSettings = ...) -> bool:
         """Keep a document for this queue and wake its watchers; with `known`, only if it has that document now."""
@@ -67,7 +70,7 @@ class Queues:
         check_name(queue)
 
         def work(tx: Transaction) -> bool:
-            if known is not ... and known != read_settings(queue, tx.run(f"select settings {_NAMED}", (queue,)).get):
+            if known is not ... and known != _settings(tx.connection, queue):
                 return False
             number = self._number_in(tx, queue)
             tx.run("update queues set settings = ? where id = ?", (text, number))
@@ -81,9 +84,10 @@ class Queues:
         number = self._known.get(queue)
         if number is None:
             check_name(queue)
-            number = self._db.read(lambda db: db.execute(f"select id {_NAMED}", (queue,)).get)
-            if number is not None:
-                self._known[queue] = number
+            number, name, _ = self._db.read(lambda db: _named(db, queue))
+            if number is None or name != queue:
+                return None
+            self._known[queue] = number
         return number
 
     def _check_exists(self, tx: Transaction, queue: str) -> None:
@@ -95,16 +99,34 @@ class Queues:
         """Return the number of a queue, which is made if it is missing; its watchers are woken by the commit."""
         number = self._known.get(queue) or tx.wakeups.get(queue)
         if number is None:
-            found = tx.run("select id, name from queues where name = ?", (queue,)).fetchone()
-            if found is not None and found[1] != queue:
-                raise NameTaken(f"queue {queue!r} differs from {found[1]!r} only in case: use one of them")
+            number, name, _ = _named(tx.connection, queue)
+            if name != queue:
+                raise NameTaken(f"queue {queue!r} differs from {name!r} only in case: use one of them")
             try:
-                number = found[0] if found else tx.run(_NEW, (queue,)).get
+                number = number or tx.run(_NEW, (queue,)).get
                 tx.run(_UNDELETE, (number,))
             except Conflict as exc:
                 raise damaged_index(tx.connection) from exc
         tx.wakeups[queue] = number
         return number
+
+
+def _named(db: Connection, queue: str) -> tuple[int | None, str, Any]:
+    """Return the number of a queue or None, its name, which may differ in case, and its settings.
+
+    Raise StoreFailed if the row has another name than the index.
+    """
+    rows: list[Any] = db.execute(_NAMED, (queue,)).fetchall()
+    for number, name, own, settings in rows:
+        if own != name:
+            raise damaged_index(db)
+        return number, name, settings
+    return None, queue, None
+
+
+def _settings(db: Connection, queue: str) -> Mapping[str, Any] | None:
+    _, name, settings = _named(db, queue)
+    return read_settings(queue, settings) if name == queue else None
 
 
 def _legal(name: str) -> str:
