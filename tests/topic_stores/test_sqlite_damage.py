@@ -180,6 +180,52 @@ def test_a_trim_of_a_partition_that_seems_to_begin_long_before_its_records_ends(
         assert topics.offsets_at("first", clock_ahead)[0] == (1 << 39) + 4
 
 
+def _lead_astray(path: Path, index: str, name: bytes) -> None:
+    """Flip the last bit of the number of a row behind a name in an index."""
+    connection = connect(path)
+    page = int(connection.execute("select rootpage from sqlite_schema where name = ?", (index,)).get) - 1
+    connection.close()
+    data = bytearray(path.read_bytes())
+    data[data.index(name, page * 4096) + len(name)] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_index_of_names_leads_to_no_other_topic(tmp_path: Path) -> None:
+    path = tmp_path / "topics.db"
+    names = ["pad", "evens", "odds"]
+    with closing(SqliteTopics(path)) as topics:
+        for name in names:
+            topics.create(name, Shape(1))
+            topics.append(name, [NewRecord(name.encode(), "")])
+    _lead_astray(path, "sqlite_autoindex_topics_1", b"evens")  # row 2 becomes 3
+    with closing(SqliteTopics(path)) as topics:
+        topics.append("evens", [NewRecord(b"evens", "")])
+        found = {name: {record.value for record in topics.read(name, 0, 0, 9)} for name in names}
+        assert found == {name: {name.encode()} for name in names}
+        assert topics.create("evens", Shape(1)) is False
+        assert all(finding.repaired for finding in topics.check(repair=True))
+        assert topics.check(repair=False) == []
+
+
+def test_a_damaged_index_of_groups_moves_no_offset_of_another_group(tmp_path: Path) -> None:
+    path = tmp_path / "topics.db"
+    with closing(SqliteTopics(path)) as topics:
+        topics.create("events", Shape(1))
+        topics.append("events", [NewRecord(b"x", "")] * 9)
+        for name in ("pad", "readers", "writers"):
+            topics.reset("events", name, {0: 4})
+    _lead_astray(path, "sqlite_autoindex_topic_groups_1", b"readers")  # row 2 becomes 3
+    with closing(SqliteTopics(path)) as topics:
+        with closing(topics.join("events", "readers")) as member:
+            assert [record.offset for record in member.read(9)] == [4, 5, 6, 7, 8]
+            member.commit({0: 9})
+        offsets = {name: shares[0].committed for name, shares in topics.groups("events").items()}
+        assert offsets == {"pad": 4, "readers": 9, "writers": 4}
+        topics.reset("events", "readers", {0: 0})
+        offsets = {name: shares[0].committed for name, shares in topics.groups("events").items()}
+        assert offsets == {"pad": 4, "readers": 0, "writers": 4}
+
+
 def _run(path: Path, *arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         cli(["topic", "--topics", f"sqlite:{path}", *arguments], prog_name="pabal")

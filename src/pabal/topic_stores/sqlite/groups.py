@@ -16,6 +16,11 @@ from pabal.sql.writer import Transaction
 from pabal.topic_store import Share
 from pabal.topic_stores.sqlite.records import Known, are_bounds, damaged
 
+# Not by their indexes: a damaged one may lead to another group, or to a member of another. The tables are small.
+_GROUP = "select id from topic_groups not indexed where topic = ? and name = ?"
+_MEMBERS = "select id from topic_members not indexed where grp = ? order by id"
+_GONE = "select id from topic_members not indexed where grp = ? and (boot <> ? or deadline <= ?)"
+
 
 class Group(NamedTuple):
     """The number of a group, and the bell that wakes its members."""
@@ -42,7 +47,7 @@ class Held(NamedTuple):
 
 def find_group(tx: Transaction, topic: Known, name: str) -> Group:
     """Return a group; it is made if it is missing, at the beginning of every partition."""
-    number: int | None = tx.run("select id from topic_groups where topic = ? and name = ?", (topic.id, name)).get
+    number: int | None = tx.run(_GROUP, (topic.id, name)).get
     if number is None:
         number = tx.run("insert into topic_groups (topic, name) values (?, ?) returning id", (topic.id, name)).get
         partitions = range(topic.base, topic.base + topic.partitions)
@@ -78,19 +83,13 @@ def beat(tx: Transaction, group: Group, member: int, clock: Clock, session: floa
 
 def expire(tx: Transaction, group: Group, clock: Clock) -> None:
     """Remove the members whose session is over."""
-    rows = tx.run(
-        "select id from topic_members where grp = ? and (boot <> ? or deadline <= ?)",
-        (group.id, clock.boot_id, clock.boot()),
-    ).fetchall()
-    for (member,) in rows:
+    for (member,) in tx.run(_GONE, (group.id, clock.boot_id, clock.boot())).fetchall():
         leave(tx, group, member)
 
 
 def settle_share(tx: Transaction, topic: Known, group: Group, member: int) -> dict[int, Held]:
     """Give up surplus partitions or take free ones; return the partitions that the member owns."""
-    members = [
-        row[0] for row in tx.run("select id from topic_members where grp = ? order by id", (group.id,)).fetchall()
-    ]
+    members = [row[0] for row in tx.run(_MEMBERS, (group.id,)).fetchall()]
     share, rest = divmod(topic.partitions, len(members))
     wanted = share + (members.index(member) < rest)
     held = [row[0] for row in _owned(tx, group, member)]
@@ -131,7 +130,7 @@ def reset(tx: Transaction, topic: Known, group: str, offsets: Mapping[int, int],
     """Set the offsets of a group without members."""
     found = find_group(tx, topic, group)
     expire(tx, found, clock)
-    if live := tx.run("select count(*) from topic_members where grp = ?", (found.id,)).get:
+    if live := len(tx.run(_MEMBERS, (found.id,)).fetchall()):
         raise GroupBusy(f"group {group} of {topic.name} has {live} live members: stop them first")
     for partition, offset in offsets.items():
         tx.run(
@@ -149,7 +148,7 @@ def shares(db: Connection, topic: Known, clock: Clock) -> dict[str, list[Share]]
     """Return every group of a topic with its partitions; a member whose session is over owns nothing."""
     found: dict[str, list[Share]] = {}
     for name, partition, committed, first, end, owner in db.execute(
-        "select g.name, s.partition, s.committed, p.first_offset, p.next_offset, m.name from topic_groups g"
+        "select g.name, s.partition, s.committed, p.first_offset, p.next_offset, m.name from topic_groups g not indexed"
         " join topic_shares s on s.grp = g.id join topic_partitions p on p.id = s.partition"
         " left join topic_members m on m.id = s.owner and m.boot = ? and m.deadline > ?"
         " where g.topic = ? order by g.name, s.partition",

@@ -118,7 +118,8 @@ class SqliteTopics:
         """Return the name of every topic, sorted."""
         return self._db.read(
             lambda db: [
-                check_text(row[0]) for row in db.execute("select name from topics order by name collate binary")
+                check_text(row[0])
+                for row in db.execute("select name from topics not indexed order by name collate binary")
             ]
         )
 
@@ -296,9 +297,9 @@ def _own_name() -> str:
 
 
 def find(db: Connection, topic: str) -> Known:
-    """Return a topic, or raise TopicUnknown."""
+    """Return a topic, or raise TopicUnknown. A damaged index of names could lead to another topic: none is used."""
     rows: list[tuple[int, int, int]] = db.execute(  # type: ignore[assignment]  # what the schema says
-        "select id, base, partitions from topics where name = ?1 and name = ?1 collate binary", (topic,)
+        "select id, base, partitions from topics not indexed where name = ? collate binary", (topic,)
     ).fetchall()
     if not rows:
         raise TopicUnknown(f"no topic {topic}: make it with `pabal topic create {topic}`, or correct the name")
@@ -310,7 +311,7 @@ def find(db: Connection, topic: str) -> Known:
 
 def create(tx: Transaction, topic: str, shape: Shape, settings: Mapping[str, Any]) -> bool:
     """Make a topic, or check that the existing one is as asked for. Concurrent callers wait for this transaction."""
-    found = tx.run("select id, name, partitions, settings from topics where name = ?", (topic,)).fetchone()
+    found = tx.run("select id, name, partitions, settings from topics not indexed where name = ?", (topic,)).fetchone()
     if found is None:
         _insert(tx, topic, shape, settings)
         return True
