@@ -165,6 +165,47 @@ def test_a_unique_key_is_not_taken_by_a_message_that_another_entry_leads_to(
         publish(store, "new", unique="key")
 
 
+@pytest.mark.parametrize(
+    "text, bit, key", [(b"u-4", 1, "u-5"), (b"u-4old-4", 1, "u-4")], ids=["its key", "its message"]
+)
+def test_g12_a_damaged_unique_key_makes_no_new_message_a_duplicate(
+    text: bytes, bit: int, key: str, opened: Callable[[], SqliteStore], path: Path
+) -> None:
+    store = opened()
+    for number in range(6):
+        publish(store, number, id=f"old-{number}", unique=f"u-{number}")
+    for held in take(store, 6):
+        if held.receipt.id == f"old-{key[-1]}":
+            assert ack(store, held)
+    store.close()
+    flip(path, page_of(path, "unique_keys"), text, -1, bit)  # u-4 becomes u-5, or old-4 becomes old-5
+    store = opened()
+    try:
+        [published] = store.publish([draft("new", unique=key)])
+    except StoreFailed as exc:
+        assert "doctor --repair" in str(exc)
+        assert all(finding.repaired for finding in store.check(repair=True))
+        [published] = store.publish([draft("new", unique=key)])
+    assert not published.duplicate
+    assert store.check(repair=False) == []
+
+
+def test_g12_keys_of_lost_pages_are_restored_from_the_documents(opened: Callable[[], SqliteStore], path: Path) -> None:
+    store = opened()
+    publish_numbers(store, 3)
+    publish(store, "old", id="old", unique="key")
+    store.close()
+    for name in ("unique_keys_id", "unique_keys"):
+        page, data = page_of(path, name), bytearray(path.read_bytes())
+        data[(page - 1) * PAGE : page * PAGE] = bytes(PAGE)
+        path.write_bytes(data)
+    store = opened()
+    assert all(finding.repaired for finding in store.check(repair=True))
+    assert store.check(repair=False) == []
+    [published] = store.publish([draft("new", unique="key")])
+    assert published.duplicate and published.id == "old"
+
+
 def rows_of(path: Path) -> dict[str, tuple[object, ...]]:
     """Return state, token and end of the lease of each row by its id, without any index."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:

@@ -55,7 +55,7 @@ class Checker(Queues):
         if findings:
             self._known.clear()
         findings += self._check_queues(repair)
-        findings += self._check_rows(repair)
+        findings += self._check_rows(repair, lost=bool(findings))
         findings += self._check_groups(repair)
         if isinstance(self._bodies, BodyFolder):
             findings += self._check_leftovers(self._bodies, repair)
@@ -90,7 +90,7 @@ class Checker(Queues):
         for fault in found:
             yield Finding(fault.where, fault.problem, fault.remedy, repair)
 
-    def _check_rows(self, repair: bool) -> Iterator[Finding]:
+    def _check_rows(self, repair: bool, *, lost: bool) -> Iterator[Finding]:
         """Check the rows, and once more if one changed while another was mended."""
         mended = passed_over = 1
         while mended and passed_over:
@@ -107,6 +107,15 @@ class Checker(Queues):
                     yield Finding(diagnosis.where, diagnosis.problem, diagnosis.remedy, mends)
                 passed_over += not found
             yield from self._check_names(rows, repair)
+        faults = self._db.read(lambda db: rows.key_faults(db, lost=lost))
+        if faults and repair:
+            self._db.write(
+                lambda tx: mend_faults(tx.connection, rows.key_faults(tx.connection, lost=lost)),
+                durable=True,
+                essential=True,
+            )
+        for fault in faults:
+            yield Finding(fault.where, fault.problem, fault.remedy, repair)
 
     def _check_names(self, rows: Rows, repair: bool) -> Iterator[Finding]:
         names = rows.names()

@@ -77,6 +77,9 @@ _RESTORE = f"update messages set {', '.join(f'{name} = ?' for name in _KINDS)} w
 _TWICE = """
 select seq from messages as later where exists
 (select 1 from messages where queue_id = later.queue_id and id = later.id and seq < later.seq)"""
+_KEYS = """
+select queue_id, cast(key as blob), id from unique_keys join messages using (queue_id, id) where state < 4"""
+_LIVE = "select id, document, crc from messages where queue_id = ? and id = ? and state < 4"
 _NO_TOKEN = "////////////////"
 _PATIENCE = 1.0  # seconds
 _MARGIN = 86_400.0  # seconds by which the clock of another machine may be ahead
@@ -134,6 +137,7 @@ class Rows:
         self._names = {row.number: row.name for row in read(queue_rows)}
         self._numbers = {name: number for number, name in self._names.items()}
         self._said: dict[int, Counter[str]] = {}  # the queues that documents name, for each number of a queue
+        self._unique: dict[tuple[int, str], set[str]] = {}  # which live messages were published with which key
 
     def damaged(self, *, documents: bool) -> Iterator[tuple[Row, Diagnosis]]:
         """Yield the rows that are damaged; with `documents`, also those whose document is."""
@@ -156,6 +160,38 @@ class Rows:
                 found[number] = name
                 self._numbers[name] = number
         return found
+
+    def key_faults(self, db: Connection, *, lost: bool) -> list[Fault]:
+        """Return the entries of unique keys that do not fit the documents. Call it after all of `damaged`.
+
+        Missing ones too if some were `lost` or are damaged: otherwise those of revived messages may be missing.
+        """
+        faults, taken = [], set()
+        entries: list[Any] = db.execute(_KEYS).fetchall()
+        for number, stored, id in entries:
+            key = stored.decode(errors="backslashreplace")
+            if id in self._unique.get((number, key), ()) or self._key_of(db, number, id) in (None, key):
+                taken.add((number, key))
+                continue
+            change = "delete from unique_keys where queue_id = ? and cast(key as blob) = ? and id = ?"
+            where, problem = f"unique key {key}", f"message {id}, which has it, was published with another"
+            faults.append(Fault(where, problem, "remove it", change, (number, stored, id)))
+        for (number, key), ids in self._unique.items() if lost or faults else ():
+            live = [id for id in sorted(ids) if db.execute(_LIVE, (number, id)).get is not None]
+            if live and (number, key) not in taken:
+                change = "insert or replace into unique_keys (queue_id, key, id) values (?, ?, ?)"
+                where, problem = f"unique key {key}", f"message {live[0]} was published with it, and has it not"
+                faults.append(Fault(where, problem, "give it back", change, (number, key, live[0])))
+        return faults
+
+    def _key_of(self, db: Connection, number: int, id: str) -> str | None:
+        """Return the unique key with which a message was published, or None if its document cannot be read."""
+        rows: list[Any] = db.execute(_LIVE, (number, id)).fetchall()
+        for _, place, crc in rows:
+            with suppress(DecodeError, StoreFailed, ValueError):
+                data = place if isinstance(place, bytes) else self._bodies.get(place)
+                return read_message(self._codec, data, crc).unique
+        return None
 
     def _all(self) -> Iterator[Row]:
         seq = -1 << 63
@@ -181,6 +217,8 @@ class Rows:
         if not suspect and state in (DONE, CORRUPT):
             return None
         message, exc, queue = self._read(row)
+        if message is not None and message.unique and not suspect and state < DONE:
+            self._unique.setdefault((row.values["queue_id"], message.unique), set()).add(message.id)
         if message is None and not suspect and state == INFLIGHT:
             return None  # its holder may be settling it; if not, it is set aside when its lease ends
         if isinstance(exc, DocumentGone) and (found := self._usual_place(row)):

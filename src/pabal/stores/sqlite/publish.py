@@ -29,6 +29,8 @@ _BY_UNIQUE = """
 select seq, id from unique_keys join messages using (queue_id, id) where queue_id = ? and key = ? and state < 4"""
 # The row itself: the statements above read ids and keys from indexes, and a damaged one may have another.
 _ROW = "select id from messages not indexed where seq = ? and queue_id = ? and {} = ?"
+# A damaged table of keys may have the key of another message: its index has each key a second time.
+_HAS_UNIQUE = "select 1 from unique_keys indexed by unique_keys_id where queue_id = ? and id = ? and key = ?"
 _TAKE_UNIQUE = "insert or replace into unique_keys (queue_id, key, id) values (?, ?, ?)"
 _WAITING = """
 select (select count(*) from (select 1 from messages where queue_id = ?1 and state = 0 limit ?2))
@@ -179,6 +181,8 @@ class _Batch:
         found: str | None = self._firsts.get((number, "unique", key))
         if found is None and (row := self._tx.run(_BY_UNIQUE, (number, key)).fetchone()) is not None:
             found = self._id_of(row[0], number, "id", row[1])
+            if self._tx.run(_HAS_UNIQUE, (number, found, key)).get is None:
+                raise damaged_index(self._tx.connection)
         if found is None:
             self._firsts[number, "unique", key] = id
             self._unique.append((number, key, id))
