@@ -25,7 +25,8 @@ from pabal.errors import QueueFull, StoreClosed, StoreError, StoreFailed, StoreF
 from pabal.message import Message
 from pabal.policy.policy import LARGEST_MAX_BYTES
 from pabal.store import Done, Draft, Outcome, Published, Retry, Settlement, State, Terms
-from pabal.stores.files import FileStore, foreign, index
+from pabal.stores.files import FileStore, foreign, index, read
+from pabal.stores.files import lease as leasing
 from pabal.stores.files import publish as publishing
 from pabal.stores.files import settle as settling
 from pabal.stores.files.lease import JUDGING_SECONDS
@@ -942,3 +943,20 @@ def test_a_consumer_can_be_read_with_cat(store: FileStore, root: Path, clock: Ma
     assert (document["consumer"], document["pid"]) == ("worker-7", os.getpid())
     assert document["since"] == iso_stamp(clock.now()) and file.stat().st_mtime == clock.now()
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_removed_while_leases_are_extended_harms_no_other_lease(
+    store: FileStore, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, 1, 2, 3)
+    leases = store.lease(QUEUE, 3, 30.0)
+    find = read.find_leases
+
+    def find_and_remove(*args: Any) -> Any:
+        found = find(*args)
+        os.unlink(queue / "inflight" / found[leases[1].receipt].name)
+        return found
+
+    monkeypatch.setattr(leasing, "find_leases", find_and_remove)
+    outcomes = store.extend([lease.receipt for lease in leases], 60.0)
+    assert outcomes == [Outcome.APPLIED, Outcome.LOST, Outcome.APPLIED]

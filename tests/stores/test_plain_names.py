@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pabal import filesystem
-from pabal.store import Done, Lease, Outcome, Retry, Settlement, State
+from pabal.message import Message
+from pabal.store import Dead, Done, Draft, Failure, Lease, Outcome, Retry, Settlement, State, Verdict
 from pabal.stores.files import FileStore, foreign, index, read
 from pabal.stores.layout import NativeLayout
 from pabal.testing import ManualClock
@@ -144,6 +145,73 @@ def test_two_files_of_one_name_are_both_served(tmp_path: Path, ours: FileStore, 
     assert ours.counts("q")[State.READY] == 1
     others.settle([Settlement(lease.receipt, Retry())])
     assert sorted(take(ours)) == ["one", "two"]
+
+
+def lease_one(store: FileStore, place: Path, id: str) -> Lease:
+    put(place, id)
+    (lease,) = store.lease("q", 1, 60.0)
+    return lease
+
+
+def lease_two_of_a_name(store: FileStore, place: Path) -> list[Lease]:
+    """Lease two files of one name, both for the first time, with one token."""
+    given_back = lease_one(store, place, "one")
+    store.settle([Settlement(given_back.receipt, Retry(counted=False))])
+    put(place, "two")
+    leases = store.lease("q", 2, 60.0)
+    assert sorted(lease.receipt.id for lease in leases) == ["one", "two"]
+    return leases
+
+
+def test_dead_letters_of_one_name_are_both_revived(tmp_path: Path, ours: FileStore) -> None:
+    for id in ("one", "two"):
+        ours.settle([Settlement(lease_one(ours, tmp_path, id).receipt, Dead(Failure("NO")))])
+    assert ours.revive("q", ["one", "two"]) == ["one", "two"]
+    assert ours.counts("q")[State.READY] == 2 and sorted(take(ours)) == ["one", "two"]
+
+
+def test_lapsed_leases_of_one_name_are_both_judged(tmp_path: Path, ours: FileStore, clock: ManualClock) -> None:
+    for id in ("one", "two"):
+        lease_one(ours, tmp_path, id)
+    clock.advance(61)
+    lapsed = ours.expired("q", 10)
+    assert sorted(lease.receipt.id for lease in lapsed) == ["one", "two"]
+    outcomes = ours.settle([Settlement(lease.receipt, Retry()) for lease in lapsed])
+    assert outcomes == [Outcome.APPLIED] * 2 and sorted(take(ours)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("then", [(), (Draft("other", Message(id="then", body=1)),)])
+@pytest.mark.parametrize(
+    ("verdict", "state"), [(Retry(), State.READY), (Dead(Failure("NO")), State.DEAD), (Done(), State.DONE)]
+)
+def test_verdicts_for_two_files_of_one_name_keep_both(
+    tmp_path: Path, ours: FileStore, verdict: Verdict, state: State, then: tuple[Draft, ...]
+) -> None:
+    leases = lease_two_of_a_name(ours, tmp_path)
+    assert ours.extend([lease.receipt for lease in leases], 90.0) == [Outcome.APPLIED] * 2
+    settlements = [Settlement(lease.receipt, verdict._replace(then=then)) for lease in leases]
+    assert ours.settle(settlements) == [Outcome.APPLIED] * 2
+    assert sorted(entry.id for entry in ours.browse("q", state)) == ["one", "two"]
+
+
+def test_two_files_of_one_name_are_both_cancelled(tmp_path: Path, ours: FileStore) -> None:
+    for id in ("one", "two"):
+        put(tmp_path, id)
+        assert ours.cancel("q", [id]) == [id]
+    assert sorted(entry.id for entry in ours.browse("q", State.DONE)) == ["one", "two"]
+
+
+def test_a_name_that_waits_again_is_not_taken_for_the_file_in_flight(
+    tmp_path: Path, ours: FileStore, others: FileStore
+) -> None:
+    held = lease_one(others, tmp_path, "one")
+    put(tmp_path, "two")
+    assert ours.counts("q")[State.READY] == 1
+    found = ours.find("q", "one")
+    assert found is not None and found.state is State.INFLIGHT
+    assert ours.extend([held.receipt], 90.0) == [Outcome.APPLIED]
+    assert ours.cancel("q", ["two"], inflight=True) == ["two"]
+    assert others.settle([Settlement(held.receipt, Done())]) == [Outcome.APPLIED]
 
 
 def test_what_is_still_the_same_is_not_read_again(

@@ -317,7 +317,9 @@ def _give_order(
 
 def _drop(root: Root, queue: QueueDirectory, found: Found, slot: Slot, first: First) -> None:
     """Move a duplicate to the done ones, after its reason."""
-    target = f"{queue.dirs[State.DONE]}/{slot.base}~a0~s{root.now():x}.{first.tag or 'first'}{slot.extension}"
+    done = queue.dirs[State.DONE]
+    name = f"{slot.base}~a0~s{root.now():x}.{first.tag or 'first'}{slot.extension}"
+    target = f"{done}/{root.free_name(done, name)}"
     failure = Failure(FailureCode.DUPLICATE, f"{first.id} was first", root.clock.now())
     root.write_small(f"{target}.why", jsontext.pretty(failure), synced=False)
     root.move(found.path, target)

@@ -75,10 +75,7 @@ def _take(
         if found is None:
             break
         name, slot = found
-        leased = root.names.leased(slot, slot.attempt + 1, term)
-        while not root.names.native and os.path.lexists(f"{queue.inflight}/{leased}"):
-            seconds += 0.001  # another file of this name was leased just now: neither may replace the other
-            leased = root.names.leased(slot, slot.attempt + 1, term := _term(root, token, seconds))
+        leased = root.free_name(queue.inflight, root.names.leased(slot, slot.attempt + 1, term))
         if not _move_inflight(root, queue, name, leased):
             index.leave(name)
             continue
@@ -173,7 +170,12 @@ def _extend_batch(root: Root, queue: QueueDirectory, receipts: Mapping[int, Rece
         for number, receipt in receipts.items():
             if (leased := leases.get(receipt)) is not None:
                 longer = root.names.leased(leased.slot, leased.attempt, _term(root, receipt.token, seconds))
-                root.move(f"{queue.inflight}/{leased.name}", f"{queue.inflight}/{longer}")
+                if longer != leased.name:
+                    longer = root.free_name(queue.inflight, longer)
+                try:
+                    root.move(f"{queue.inflight}/{leased.name}", f"{queue.inflight}/{longer}")
+                except FileNotFoundError:
+                    continue  # another program has removed it: the others are extended
                 leases[receipt] = leased._replace(name=longer)
                 queue.remember_lease(receipt.id, receipt.token, leases[receipt])
                 yield number
@@ -218,7 +220,8 @@ def _take_lapsed(root: Root, queue: QueueDirectory, limit: int, ending: str) -> 
             break
         elif _is_lapsed(root, slot):
             tag = consumer_tag(slot.token)
-            leased = root.names.leased(slot, slot.attempt, _term(root, tag + ending, JUDGING_SECONDS))
+            term = _term(root, tag + ending, JUDGING_SECONDS)
+            leased = root.free_name(queue.inflight, root.names.leased(slot, slot.attempt, term))
             with suppress(FileNotFoundError):
                 root.move(f"{queue.inflight}/{name}", f"{queue.inflight}/{leased}")
                 taken.setdefault(tag, []).append(LeasedFile(leased, slot, slot.attempt))
@@ -239,7 +242,7 @@ def _take_expired(root: Root, queue: QueueDirectory, index: Index, limit: int, t
     while len(taken) < limit and (name := index.pop_expired(now)) is not None:
         slot = root.names.parse(name)
         if slot is not None:
-            leased = root.names.leased(slot, slot.attempt, term)
+            leased = root.free_name(queue.inflight, root.names.leased(slot, slot.attempt, term))
             if _move_inflight(root, queue, name, leased):
                 index.lease(name, leased)
                 taken.append(LeasedFile(leased, slot, slot.attempt))

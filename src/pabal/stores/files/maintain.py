@@ -71,10 +71,11 @@ def _dead_by_id(root: Root, queue: QueueDirectory) -> dict[str, tuple[str, Slot]
 
 def _revive_one(root: Root, queue: QueueDirectory, name: str, slot: Slot) -> str:
     stamp = queue.next_stamp(root.clock.now()) if slot.group else 0
-    source, revived = f"{queue.dirs[State.DEAD]}/{name}", root.names.revived(slot, root.now(), stamp)
+    source, ready = f"{queue.dirs[State.DEAD]}/{name}", queue.dirs[State.READY]
+    revived = root.free_name(ready, root.names.revived(slot, root.now(), stamp))
     try:
         set_time(root, source)
-        root.move(source, f"{queue.dirs[State.READY]}/{revived}")
+        root.move(source, f"{ready}/{revived}")
     except FileNotFoundError:
         return ""
     remove(f"{source}.why")
@@ -108,6 +109,7 @@ def cancel(root: Root, queue: QueueDirectory, ids: Sequence[str], inflight: bool
 def _cancel_one(root: Root, queue: QueueDirectory, path: str, slot: Slot, id: str) -> str:
     """Move a message to the done ones, under the token of no lease; return its name there. With the lock held."""
     name = root.names.settled(root.names.leased(slot, slot.attempt, _CANCELLED), root.now())
+    name = root.free_name(queue.dirs[State.DONE], name)
     failure = jsontext.pretty(cancelled_at(root.clock.now()))
     root.write_small(queue.reason(State.DONE, id, name), failure, synced=True)
     root.move(path, f"{queue.dirs[State.DONE]}/{name}")

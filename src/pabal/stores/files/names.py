@@ -38,6 +38,7 @@ _NATIVE = (
 # By far the most common names: they are matched by simpler expressions.
 _SIMPLE = r"((\d{3})-(\d{13})-([A-Za-z0-9_][A-Za-z0-9_:.-]{0,127})~c([0-9a-f]{8}))"
 _UNMARKED = r"\d{3}-\d{13}-[A-Za-z0-9_][A-Za-z0-9_:.-]{0,127}~[cf][0-9a-f]{8}(?:~a\d{1,7}~k[^~]+)?"
+_INSTANTS = re.compile(rf"(?:~d|~s|~l{_TOKEN}\.{_BOOT}\.)({_HEX})", re.ASCII).finditer
 _STAMPED = re.compile(rf"~g{_HASH}\.({_HEX})~", re.ASCII).search
 _PORTABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*").fullmatch
 _LONGEST_STEM = 150  # of a plain name, in bytes: leaves room for the marks of the store
@@ -145,6 +146,11 @@ class Names:
         kept, _, lease = leased.partition("~l")
         extension = self.extension if leased.endswith(self.extension) else ""
         return f"{kept}~s{at:x}.{lease.partition('.')[0]}{extension}"
+
+    def later(self, name: str) -> str:
+        """Return a name with marks of the store as it would be a millisecond later."""
+        *_, last = _INSTANTS(name)
+        return f"{name[: last.start(1)]}{int(last[1], 16) + 1:x}{name[last.end(1) :]}"
 
     def revived(self, slot: Slot, due: int, stamp: int) -> str:
         """Return the name of a dead message that is ready again: last in its group, and without expiry."""

@@ -70,7 +70,7 @@ def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Sl
     except (FileNotFoundError, *UNREADABLE):
         return None
     order = order_of(root, message)
-    if queue.index is not None and not slot.settled:
+    if queue.index is not None and not slot.settled and not (slot.leased and queue.index.orders.of(slot)):
         queue.index.orders.learn(slot.base, order, about)
     return order.at(slot)
 
@@ -79,10 +79,15 @@ def order_in(root: Root, queue: QueueDirectory, directory: str, name: str, slot:
     """Return the order of a file; the document of a plain name is read if its order is not known."""
     if root.names.native:
         return slot
-    known = queue.index.orders.of(slot) if queue.index is not None else None
-    if known is not None and not slot.settled:  # a settled file may have the name of one that still waits
-        return known
-    return learn(root, queue, directory, name, slot)
+    orders = queue.index.orders if queue.index is not None else None
+    known = orders.of(slot) if orders is not None else None
+    # A settled file, or one in flight, may have the name of another that still waits.
+    if known is None or orders is None or slot.settled:
+        return learn(root, queue, directory, name, slot)
+    if slot.leased and orders.of_another(directory, name):
+        found = learn(root, queue, directory, name, slot)
+        return found if found is None or found.id != known.id else known  # else it is an edited copy of itself
+    return known
 
 
 # Reasons

@@ -256,6 +256,15 @@ class Root:
         self.ballast.release()
         return work()
 
+    def free_name(self, directory: str, name: str) -> str:
+        """Return a name with marks of the store, or the next one that no file in a directory has. With the lock held.
+
+        Another file of the same plain name may have the same marks.
+        """
+        while not self.names.native and os.path.lexists(f"{directory}/{name}"):
+            name = self.names.later(name)
+        return name
+
     def move(self, source: str, target: str) -> None:
         """Rename, also where the directory has to grow for it on a full disk."""
         try:

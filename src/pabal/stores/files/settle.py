@@ -205,6 +205,7 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
         if case.folder:
             root.move(source, f"{case.folder}/{INPUT}")
             return True
+        case.name = root.free_name(queue.dirs[case.state], case.name)
         if case.reason and os.path.lexists(source):  # nobody else moves it while we hold the lock
             root.move(case.reason, queue.reason(case.state, case.settlement.receipt.id, case.name))
         if case.state in (State.READY, State.DELAYED):
@@ -382,13 +383,14 @@ def _move_output(root: Root, folder: str, output: Plan) -> None:
 def _move_input(root: Root, folder: str, plan: Plan) -> tuple[str, str]:
     """Move the input to where its verdict takes it; return the directories that changed."""
     queue, state = root.make(plan["queue"]), State(plan["state"])
-    reason = queue.reason(state, plan["id"], plan["name"])
     with queue:
+        name = root.free_name(queue.dirs[state], plan["name"])
+        reason = queue.reason(state, plan["id"], name)
         if os.path.lexists(f"{folder}/{INPUT}"):  # else another process has moved it
             with suppress(FileNotFoundError):
                 root.move(f"{folder}/{WHY}", reason)
             set_time(root, f"{folder}/{INPUT}")
-            root.move(f"{folder}/{INPUT}", f"{queue.dirs[state]}/{plan['name']}")
+            root.move(f"{folder}/{INPUT}", f"{queue.dirs[state]}/{name}")
     return queue.dirs[state], os.path.dirname(reason)
 
 
