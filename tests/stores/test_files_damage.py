@@ -176,6 +176,22 @@ def test_a_renamed_file_is_no_duplicate_of_itself(
     assert drain(any_store) == [] and count(any_store, State.DONE) == 1
 
 
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("options", [{}, {"id": "m"}, {"id": "m", "dedup_key": "k"}])
+def test_a_renamed_file_keeps_its_unique_key(
+    any_store: FileStore, queue: Path, options: dict[str, Any], edited: bool
+) -> None:
+    (id,) = publish(any_store, "body", unique="u", **options)
+    (path,) = (queue / "ready").iterdir()
+    path = path.rename(queue / "ready" / "again.json")
+    if edited:
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "payload": "now"}))
+    assert count(any_store, State.READY) == 1
+    assert any_store.publish([draft("later", unique="u")]) == [Published(id, duplicate=True)]
+    assert drain(any_store) == ["now" if edited else "body"]
+    assert any_store.publish([draft("later", unique="u")])[0].id != id
+
+
 @pytest.mark.parametrize("name", ["again.json", ""])
 @pytest.mark.parametrize("options", [{}, {"id": "m", "group": "g"}, {"dedup_key": "k"}])
 def test_a_dead_message_may_be_moved_back_by_hand(

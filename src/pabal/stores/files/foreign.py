@@ -237,12 +237,18 @@ class PresentMessages:
 
 
 def _claim(
-    root: Root, queue: QueueDirectory, records: list[dedup.Record], own: First, present: PresentMessages | None
+    root: Root,
+    queue: QueueDirectory,
+    found: Found,
+    records: list[dedup.Record],
+    own: First,
+    present: PresentMessages | None,
 ) -> First | None:
     """Make the records of a file; return the message that was first, if there is one."""
+    alive = partial(is_live, root, queue, but=found.path)
     if present is None:
-        return dedup.claim(records, own, root.now(), partial(is_live, root, queue))
-    first = dedup.adopt(records, own, root.now(), present.__contains__, partial(is_live, root, queue))
+        return dedup.claim(records, own, root.now(), alive)
+    first = dedup.adopt(records, own, root.now(), present.__contains__, alive)
     if first is None:
         present.add(own)
     return first
@@ -260,7 +266,7 @@ def _give_name(
 ) -> Found | None:
     message, now, tag = found.message, root.now(), new_tag()
     records = dedup.records_of(queue, Draft(queue.name, message), root.clock.now())
-    id, first = message.id, _claim(root, queue, records, First(message.id, tag), present)
+    id, first = message.id, _claim(root, queue, found, records, First(message.id, tag), present)
     if first is not None:
         if present is None:
             return found
@@ -303,7 +309,7 @@ def _give_order(
     if slot.attempt == 0:
         own = First(found.message.id, new_tag(), digest(slot.base, 10))
         records = dedup.records_of(queue, Draft(queue.name, found.message), root.clock.now())
-        first = _claim(root, queue, records, own, present)
+        first = _claim(root, queue, found, records, own, present)
         if first is not None and first.stem != own.stem:
             if present is None:
                 return found

@@ -228,14 +228,14 @@ def present(root: Root, queue: QueueDirectory, ids: Collection[str]) -> set[str]
     return {*ids} - missing
 
 
-def is_live(root: Root, queue: QueueDirectory, first: First) -> bool:
+def is_live(root: Root, queue: QueueDirectory, first: First, *, but: str = "") -> bool:
     """Say whether the message of a record waits, is in flight, or is on its way there. With the lock of the queue held,
-    so that none moves meanwhile, or as a guess.
+    so that none moves meanwhile, or as a guess. The file `but` does not count.
     """
     if any(name.startswith(f"{first.tag}~") for name in os.listdir(queue.tmp)):
         return True  # its record is made, and it cannot be seen yet
     for state in (State.READY, State.DELAYED, State.INFLIGHT):
-        if any(_find_in(root, queue, state, (first.id,))):
+        if any(f"{queue.dirs[state]}/{name}" != but for _, name, _ in _find_in(root, queue, state, (first.id,))):
             return True
     return any(_is_live_in(f"{root.settling}/{folder}", queue, first) for folder in os.listdir(root.settling))
 
