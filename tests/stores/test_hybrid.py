@@ -253,6 +253,32 @@ with pabal.connect(sys.argv[1]) as mq:
     subprocess.run([sys.executable, "-c", script, f"{kind}:{tmp_path / 'many'}"], check=True)
 
 
+def test_a_store_whose_process_runs_out_of_descriptors_gives_up_those_that_it_keeps(tmp_path: Path) -> None:
+    script = """
+import os, resource, sys
+import pabal
+with pabal.connect(sys.argv[1]) as mq:
+    for number in range(12):
+        mq.queue(f"q{number}").publish(number)
+    free = os.open("/dev/null", os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
+    for number in range(24):
+        mq.queue(f"q{number}").publish(number)
+        assert mq.queue(f"q{number}").lease(1)
+"""
+    subprocess.run([sys.executable, "-c", script, f"hybrid:{tmp_path / 'many'}"], check=True)
+
+
+def test_g10_a_body_that_another_program_made_huge_harms_no_other(store: HybridStore, folder: Path) -> None:
+    publish(store, "a", id="a")
+    publish(store, "b", id="b")
+    os.truncate(folder / "a.json", 1 << 40)
+    assert bodies(store.lease("jobs", 2, 30.0)) == ["b"]
+    (entry,) = store.browse("jobs", State.CORRUPT)
+    assert entry.id == "a" and "TooLarge" in str(entry.failure)
+
+
 def test_what_follows_from_one_leaves_no_file_when_what_follows_from_another_is_refused(
     store: HybridStore, folder: Path
 ) -> None:

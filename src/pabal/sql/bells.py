@@ -7,6 +7,7 @@ modification times.
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pabal.durable import make_dirs, translated
@@ -41,9 +42,17 @@ class Bells:
                 os.close(self._open_file(queue))
             return PathWatch({f"{self._folder}/{queue}": ACCESS for queue in queues})
 
+    def make_room(self) -> bool:
+        """Close all files and keep fewer from now on: this process has no descriptors left. False if none was open."""
+        self._most = min(self._most, len(self._open) // 2)
+        found = bool(self._open)
+        self.close()
+        return found
+
     def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
+        with suppress(KeyError):  # until it is empty, which another thread may see to as well
+            while True:
+                os.close(self._open.popitem()[1])
 
     __del__ = close
 

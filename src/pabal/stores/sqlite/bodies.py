@@ -9,16 +9,20 @@ but set aside in `<root>.orphaned/<queue>/`, with a file `.reason` beside it. A 
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pabal.durable import make_dirs, replace_whole, sync_all, sync_dir, translated
 from pabal.errors import DecodeError, StoreFailed, StoreRefused
 from pabal.filesystem import close_all, open_into, remove, rename_new, require_own
 from pabal.ids import new_token
 from pabal.names import check_id
+from pabal.policy.policy import LARGEST_MAX_BYTES
+
+T = TypeVar("T")
 
 _TRIES = 3  # to create a file: its folder may be missing, and then another writer may be faster
 _CHUNK = 200  # files written and flushed together, each with an open descriptor
@@ -96,6 +100,7 @@ class BodyFolder:
         self.orphaned = f"{self._root}.orphaned"
         self._owner = owner
         self._known: set[str] = set()  # queues whose folder was judged
+        self.make_room: Callable[[], bool] = lambda: False  # closes files of the store that it can do without
 
     def refuse_original(self) -> None:
         """Raise StoreRefused if this folder has the payloads of a hybrid store of the original system."""
@@ -109,13 +114,25 @@ class BodyFolder:
                     )
 
     def put(self, documents: Sequence[Document]) -> Sequence[Place]:
+        with translated(f"writing to {self._root}"):
+            return self._with_room(partial(self._put_all, documents))
+
+    def _with_room(self, work: Callable[[], T]) -> T:
+        """Do some work; if this process has no descriptors left, make room and try once more."""
+        try:
+            return work()
+        except OSError as exc:
+            if exc.errno not in (errno.EMFILE, errno.ENFILE) or not self.make_room():
+                raise
+        return work()
+
+    def _put_all(self, documents: Sequence[Document]) -> Sequence[Place]:
         places: list[Place] = []
         try:
-            with translated(f"writing to {self._root}"):
-                for start in range(0, len(documents), _CHUNK):
-                    self._put_some(documents[start : start + _CHUNK], places)
-                for queue in {document.queue for document in documents}:
-                    sync_dir(f"{self._root}/{queue}")
+            for start in range(0, len(documents), _CHUNK):
+                self._put_some(documents[start : start + _CHUNK], places)
+            for queue in {document.queue for document in documents}:
+                sync_dir(f"{self._root}/{queue}")
         except BaseException:
             self.drop(places)
             raise
@@ -165,7 +182,7 @@ class BodyFolder:
         if not _is_place(place):
             return None
         try:
-            return _content(f"{self._root}/{place}")
+            return self._with_room(partial(_content, f"{self._root}/{place}"))
         except FileNotFoundError:
             return self._get_orphaned(place)
         except (NotADirectoryError, IsADirectoryError):
@@ -258,6 +275,8 @@ def _content(path: str) -> bytes:
     try:
         open_into(fds, path, _READ)
         size = os.fstat(fds[0]).st_size
+        if size > LARGEST_MAX_BYTES:
+            raise DecodeError(f"TooLarge: {LARGEST_MAX_BYTES} bytes at most; found {size}", b"")
         data = os.read(fds[0], size + 1)
         while len(data) < size and (more := os.read(fds[0], size)):
             data += more

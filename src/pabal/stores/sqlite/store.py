@@ -56,6 +56,8 @@ class SqliteStore(Settler, Leaser, Adopter, Copier):
         clock, bodies = clock or SystemClock(), bodies or InRow()
         codec = codec or (RowReader() if bodies.apart else RowCodec())
         self._bells = Bells(path.with_name(f"{path.name}.bells"))
+        if isinstance(bodies, BodyFolder):
+            bodies.make_room = self._bells.make_room
         prepare = partial(_prepare, clock=clock, codec=codec, bodies=bodies, tables=tables)
         db = Database(
             path,
