@@ -545,15 +545,15 @@ def test_a_settlement_for_a_queue_that_is_no_folder_keeps_nothing_else_from_work
         assert count(store, State.DONE) == 1
 
 
-@pytest.mark.parametrize("part", ["ready", "dedup", "tmp", "dead", ".lock"])
+@pytest.mark.parametrize("part", ["ready", "dedup", "tmp", "dead", ".lock", "a FIFO"])
 def test_a_queue_with_something_else_in_place_of_a_part_is_the_only_one_that_suffers(root: Path, part: str) -> None:
     with closing(FileStore(root)) as store:
         Queue("bad", store).publish("bad")
         Queue("good", store).publish("good")
-    place = root / "bad" / part
-    if part == ".lock":
+    place = root / "bad" / (part if part != "a FIFO" else ".lock")
+    if place.name == ".lock":
         place.unlink()
-        place.mkdir()
+        os.mkfifo(place) if part == "a FIFO" else place.mkdir()
     else:
         shutil.rmtree(place)
         place.write_text("in the way")
@@ -571,3 +571,14 @@ def test_a_queue_with_something_else_in_place_of_a_part_is_the_only_one_that_suf
         assert all_well(store)
         Queue("bad", store).publish("again")
         assert "again" in [each.body for each in Queue("bad", store).lease(5)]
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir])
+def test_no_reader_waits_for_something_else_in_place_of_the_reason_of_a_corrupt_file(
+    store: FileStore, queue: Path, made: Callable[[Path], None]
+) -> None:
+    store.configure(QUEUE, {})
+    (queue / "corrupt" / "m.json").write_text("damaged")
+    made(queue / "corrupt" / "m.json.why")
+    (entry,) = store.browse(QUEUE, State.CORRUPT)
+    assert entry.data == b"damaged" and entry.failure is not None

@@ -220,9 +220,9 @@ def _corrupt(root: Root, queue: QueueDirectory, name: str) -> Entry:
     except (OSError, *UNREADABLE):
         pass  # never opened: a link, a pipe, or gone by now
     try:
-        with open(f"{path}.why", "rb") as file:
-            failure = corrupt_reason(file.read().decode("utf-8", "replace"), os.fstat(file.fileno()).st_mtime)
-    except FileNotFoundError:
+        text, written_at = read_whole(f"{path}.why")
+        failure = corrupt_reason(text.decode("utf-8", "replace"), written_at)
+    except (FileNotFoundError, IsADirectoryError, *UNREADABLE):
         failure = Failure("CORRUPT", "no reason was left")
     id = slot.id if slot is not None else name
     return Entry(queue.name, id, State.CORRUPT, failure=failure, data=data, cursor=name)

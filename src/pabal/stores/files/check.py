@@ -117,10 +117,10 @@ def _settling(root: Root, repair: bool) -> Iterator[Finding]:
 def _directories(root: Root, name: str, repair: bool) -> Iterator[Finding]:
     private = root.layout.private(name)
     lock = f"{root.path}/{private}/.lock"
-    if os.path.isdir(lock) and not os.path.islink(lock):
+    if os.path.lexists(lock) and not os.path.isfile(lock) and not os.path.islink(lock):
         if repair:
             _put_away(lock)
-        yield Finding(lock, "a folder, where a file belongs", "set it aside", repair)
+        yield Finding(lock, "not a plain file", "set it aside", repair)
     states = {root.layout.directory(name, state) for state in State}
     for part in sorted(states | {f"{private}/{part}" for part in ("tmp", "dedup", "why")}):
         path = Path(root.path, part)

@@ -16,8 +16,8 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pabal import durable
-from pabal.errors import StoreFailed
-from pabal.filesystem import FileLock
+from pabal.errors import StoreFailed, UnsafeFile
+from pabal.filesystem import FileLock, read_whole
 from pabal.store import State
 from pabal.stores.files.names import LAST_CLOCK_STAMP, LAST_STAMP, Slot, stamp_of
 
@@ -106,11 +106,13 @@ class QueueDirectory(FileLock):
 
     def stamp_in_file(self) -> bytes:
         """Return the text of the stamp; nothing if there is none. Without the lock."""
+        path = f"{self.private}/.lock"
         try:
-            with open(f"{self.private}/.lock", "rb", buffering=0) as file:
-                return file.read(_STAMP_BYTES)
+            return read_whole(path, links=True)[0][:_STAMP_BYTES]
         except FileNotFoundError:
             return b""
+        except UnsafeFile as exc:  # a folder, or a FIFO, whose writer nobody waits for
+            raise IsADirectoryError(errno.EISDIR, "not a plain file", path) from exc
 
     def stamp_is_damaged(self) -> bool:
         """Say whether the stamp is damaged. Without the lock: looked at again, in case it is just being written."""
