@@ -50,10 +50,11 @@ CONTENT: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 def harm_index(path: Path, chance: random.Random) -> None:
-    """Flip a bit at the end of an entry of an index of messages: in its key, or in the number of its row."""
+    """Flip a bit at the end of an entry of an index, or of a table that is one: in its key or the number of its row."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         pages = connection.execute(
-            "select pageno, ncell from dbstat where name glob 'messages_*' and pagetype = 'leaf' and ncell > 0"
+            "select pageno, ncell from dbstat join sqlite_master using (name) where pagetype = 'leaf' and ncell > 0"
+            " and (type = 'index' or sql like '%without rowid%')"
         ).fetchall()
     number, entries = chance.choice(pages)
     page = (number - 1) * PAGE
