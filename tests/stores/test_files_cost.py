@@ -130,15 +130,52 @@ def test_making_queues(tmp_path: Path) -> None:
     assert growth(tmp_path, nothing, make_queues, 30) < 5
 
 
-@pytest.mark.parametrize("state", [State.DEAD, State.READY, State.DELAYED])
-def test_browsing_page_by_page(tmp_path: Path, state: State) -> None:
+def fill(state: State) -> Work:
     def prepare(store: FileStore, number: int) -> None:
         if state is State.DEAD:
             bury_many(store, number)
+        elif state is State.INFLIGHT:
+            lease_many(store, number)
         else:
             store.publish([draft(n, delay=60.0 if state is State.DELAYED else 0.0) for n in range(number)])
 
-    assert growth(tmp_path, prepare, pages(state)) < 5
+    return prepare
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.READY, State.DELAYED, State.INFLIGHT])
+def test_browsing_page_by_page(tmp_path: Path, state: State) -> None:
+    assert growth(tmp_path, fill(state), pages(state)) < 5
+
+
+def test_a_page_has_the_leases_that_were_extended_since_the_page_before(tmp_path: Path) -> None:
+    with closing(FileStore(tmp_path / "spool", clock=ManualClock())) as store:
+        lease_many(store, 30)
+        whole = [entry.id for entry in store.browse(QUEUE, State.INFLIGHT)]
+        page = store.browse(QUEUE, State.INFLIGHT, limit=10)
+        with closing(FileStore(tmp_path / "spool", clock=ManualClock())) as other:
+            other.extend(receipts_of(30), 700.0)
+        rest = store.browse(QUEUE, State.INFLIGHT, after=page[-1].cursor)
+        assert [entry.id for entry in [*page, *rest]] == whole
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.READY, State.DELAYED])
+def test_purging_by_id_in_batches(tmp_path: Path, state: State) -> None:
+    def work(store: FileStore, number: int) -> None:
+        ids = [entry.id for entry in store.browse(QUEUE, state, limit=number)]
+        for start in range(0, number, 10):
+            assert store.purge(QUEUE, state, ids=ids[start : start + 10]) == 10
+
+    assert growth(tmp_path, fill(state), work) < 5
+
+
+def test_a_purge_by_id_removes_no_delayed_message_that_has_become_ready(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with closing(FileStore(tmp_path / "spool", clock=clock)) as store:
+        first, second = (each.id for each in store.publish([draft(n, delay=60.0) for n in range(2)]))
+        assert store.purge(QUEUE, State.DELAYED, ids=[first]) == 1
+        clock.advance(61.0)
+        assert store.purge(QUEUE, State.DELAYED, ids=[second]) == 0
+        assert store.purge(QUEUE, State.READY, ids=[second]) == 1
 
 
 def test_reviving_all(tmp_path: Path) -> None:

@@ -151,13 +151,15 @@ def browse(root: Root, queue: QueueDirectory, state: State, after: str, limit: i
             continue
         cursor, path, slot = rows.popleft()
         entry = _corrupt(root, queue, cursor) if slot is None else _entry(root, queue, state, path, slot)
+        if entry is None and state is State.INFLIGHT and not fresh:  # each extension changes the name of its file
+            fresh, rows = True, _list(root, queue, state, page[-1].cursor if page else after)
         if entry is not None:
             page.append(entry._replace(cursor=cursor))
             size += len(entry.data)
             if entry.message is not None:  # else its file was perhaps not read, whatever its size
                 with suppress(OSError):  # it has moved on
                     size += os.stat(path, follow_symlinks=False).st_size
-    if rows and state is not State.INFLIGHT:  # their names change with each extension
+    if rows:
         queue.listings[state] = Listing(page[-1].cursor, rows)
     return page
 

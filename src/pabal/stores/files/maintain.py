@@ -19,7 +19,7 @@ from pabal.filesystem import UNREADABLE, private, read_whole, remove, touch
 from pabal.policy.retention import Look, trim_seen_twice
 from pabal.store import FailureCode, State
 from pabal.stores.files import dedup
-from pabal.stores.files.browse import MOST_LISTED, corrupt_names, counts, waiting, written
+from pabal.stores.files.browse import MOST_LISTED, WAITING, corrupt_names, counts, waiting, written
 from pabal.stores.files.lease import refreshed
 from pabal.stores.files.names import LAST_DUE, Slot, floor_ms
 from pabal.stores.files.queue_directory import QueueDirectory, Row
@@ -42,36 +42,52 @@ _CANCELLED = "cancelled"  # in the place of the token of the last lease
 def revive(root: Root, queue: QueueDirectory, ids: Sequence[str]) -> list[str]:
     """Make dead messages ready again; return the ids of those that were dead."""
     wanted, revived = dict.fromkeys(ids), dict[str, str]()
-    for listed in (False, True):  # first those that an earlier call has met: so not every batch lists all
-        if listed:
-            queue.dead = _dead_by_id(root, queue)
+    for known in _listings(root, queue, State.DEAD):
         with queue:
             for id in wanted:
-                found = queue.dead.pop(id, None)
+                found = known.pop(id, None)
                 if found is not None and (name := _revive_one(root, queue, *found)):
                     revived[id] = name
         if len(revived) == len(wanted):
             break
-    queue.dead = dict(islice(queue.dead.items(), MOST_LISTED))
     queue.sync([*queue.waiting, queue.dirs[State.DEAD]])
     if root.layout.mirror:
         restate(root, queue, queue.dirs[State.READY], [(name, State.READY, "") for name in revived.values()])
     return [id for id in wanted if id in revived]
 
 
-def _dead_by_id(root: Root, queue: QueueDirectory) -> dict[str, tuple[str, Slot]]:
-    """List the dead messages by id, in the order in which they are browsed."""
-    found = {}
-    for name, slot in sorted(slots_in(root, queue, State.DEAD)):
-        order = order_in(root, queue, queue.dirs[State.DEAD], name, slot)
+def _listings(root: Root, queue: QueueDirectory, state: State) -> Iterator[dict[str, tuple[str, Slot]]]:
+    """Yield the messages of a state by id, as far as an earlier call has met them; then as a new listing has them.
+
+    So not every batch lists all. What is known may have moved on.
+    """
+    yield queue.by_id.setdefault(state, {})
+    found = _list_by_id(root, queue, state)
+    queue.by_id[state] = dict(islice(found.items(), MOST_LISTED)) if len(found) > MOST_LISTED else found
+    yield found
+
+
+def _list_by_id(root: Root, queue: QueueDirectory, state: State) -> dict[str, tuple[str, Slot]]:
+    """List the messages of a state by id, in the order in which they are browsed."""
+    if state in WAITING:
+        rows = waiting(root, queue)
+        return {_id_in(cursor): (path, slot) for cursor, path, slot, found in rows if found is state}
+    found, directory = {}, queue.dirs[state]
+    for name, slot in sorted(slots_in(root, queue, state)):
+        order = order_in(root, queue, directory, name, slot)
         if order is not None:
-            found[order.id] = name, slot
+            found[order.id] = f"{directory}/{name}", slot
     return found
 
 
-def _revive_one(root: Root, queue: QueueDirectory, name: str, slot: Slot) -> str:
+def _id_in(cursor: str) -> str:
+    """Return the id in the cursor of a waiting message."""
+    return cursor.split("-", 2)[2]
+
+
+def _revive_one(root: Root, queue: QueueDirectory, source: str, slot: Slot) -> str:
     stamp = queue.next_stamp(root.clock.now()) if slot.group else 0
-    source, ready = f"{queue.dirs[State.DEAD]}/{name}", queue.dirs[State.READY]
+    ready = queue.dirs[State.READY]
     revived = root.free_name(ready, root.names.revived(slot, root.now(), stamp))
     try:
         set_time(root, source)
@@ -90,7 +106,7 @@ def cancel(root: Root, queue: QueueDirectory, ids: Sequence[str], inflight: bool
     refreshed(root, queue)
     with queue:
         for cursor, path, slot, _ in waiting(root, queue):
-            if (id := cursor.split("-", 2)[2]) in wanted and root.names.parse(os.path.basename(path)) is not None:
+            if (id := _id_in(cursor)) in wanted and root.names.parse(os.path.basename(path)) is not None:
                 cancelled[id] = _cancel_one(root, queue, path, slot, id)
         for name, slot in slots_in(root, queue, State.INFLIGHT) if inflight else ():
             order = order_in(root, queue, queue.inflight, name, slot)
@@ -160,14 +176,41 @@ def trim(root: Root, queue: QueueDirectory, state: State, age: float, limit: int
 def _purge(
     root: Root, queue: QueueDirectory, state: State, before: int, limit: int, wanted: frozenset[str] | None
 ) -> int:
-    if state in (State.DONE, State.DEAD):
-        with queue.maintaining:
-            if wanted is not None:
-                return _purge_some(root, queue, state, before, limit, wanted)
-            return _purge_settled(root, queue, state, before, limit)
     if state is State.CORRUPT:
         return _purge_corrupt(root, queue, before, limit, wanted)
-    return _purge_waiting(root, queue, state, before, limit, wanted)
+    if state in WAITING:
+        refreshed(root, queue)
+    if wanted is not None and root.names.native:
+        return _purge_ids(root, queue, state, before, limit, wanted)
+    if state in WAITING:
+        return _purge_waiting(root, queue, state, before, limit, wanted)
+    with queue.maintaining:
+        if wanted is not None:
+            return _purge_some(root, queue, state, before, limit, wanted)
+        return _purge_settled(root, queue, state, before, limit)
+
+
+def _purge_ids(root: Root, queue: QueueDirectory, state: State, before: int, limit: int, wanted: frozenset[str]) -> int:
+    removed, left = 0, {*wanted}
+    for known in _listings(root, queue, state):
+        with queue:
+            for id in left & known.keys():
+                path, slot = known[id]
+                if removed < limit and os.path.lexists(path):
+                    left.remove(id)
+                    is_due = state is State.DELAYED and slot.due <= root.now()  # it has become ready since
+                    removed += not is_due and _remove_if_old(root, queue, state, path, slot, before)
+        if not left or removed >= limit:
+            break
+    return removed
+
+
+def _remove_if_old(root: Root, queue: QueueDirectory, state: State, path: str, slot: Slot, before: int) -> bool:
+    if (written(path) if state in WAITING else slot.settled) > before:
+        return False
+    id = _remove_file(root, queue, path, slot)
+    remove(queue.reason(state, id, os.path.basename(path)))
+    return True
 
 
 def _any_older(root: Root, queue: QueueDirectory, state: State, before: int) -> bool:
@@ -274,18 +317,13 @@ def _remove_file(root: Root, queue: QueueDirectory, path: str, slot: Slot) -> st
 def _purge_waiting(
     root: Root, queue: QueueDirectory, state: State, before: int, limit: int, wanted: frozenset[str] | None
 ) -> int:
-    refreshed(root, queue)
-
     def rows() -> Iterator[Row]:
         for cursor, path, slot, found in waiting(root, queue):
-            if found is state and (wanted is None or cursor.split("-", 2)[2] in wanted):
+            if found is state and (wanted is None or _id_in(cursor) in wanted):
                 yield cursor, path, slot
 
     def remove_one(_: str, path: str, slot: Slot | None) -> bool:
-        if slot is None or not os.path.lexists(path) or written(path) > before:
-            return False
-        remove(f"{queue.why}/{_remove_file(root, queue, path, slot)}.why")
-        return True
+        return slot is not None and os.path.lexists(path) and _remove_if_old(root, queue, state, path, slot, before)
 
     return _purge_listed(queue, state, rows, remove_one, limit, keep=wanted is None)
 

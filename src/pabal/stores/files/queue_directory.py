@@ -67,7 +67,7 @@ class QueueDirectory(FileLock):
         # Listings of directories that are not used up, so that the next page or batch need not list again. Hints too.
         self.listings: dict[State, Listing] = {}
         self.purging: dict[State, deque[Row]] = {}
-        self.dead: dict[str, tuple[str, Slot]] = {}  # by id
+        self.by_id: dict[State, dict[str, tuple[str, Slot]]] = {}  # path and slot
         self.maintaining = threading.Lock()  # held by the thread that purges or sweeps
         self.oldest: dict[State, OldestSettled] = {}
         self.sweeping: Generator[str, None, None] | None = None
