@@ -16,6 +16,7 @@ from pabal import durable
 from pabal.ids import IdMaker
 from pabal.message import Message
 from pabal.queues.queue import Queue
+from pabal.queues.redrive import redrive
 from pabal.store import Dead, Done, Draft, Failure, Outcome, Receipt, Retry, Settlement, State, Verdict
 from pabal.stores.files import FileStore
 from pabal.testing import ManualClock
@@ -180,6 +181,16 @@ def test_a_purge_by_id_removes_no_delayed_message_that_has_become_ready(tmp_path
 
 def test_reviving_all(tmp_path: Path) -> None:
     assert growth(tmp_path, bury_many, in_batches) < 5
+
+
+def test_redriving_all_to_another_queue(tmp_path: Path) -> None:
+    def work(store: FileStore, number: int) -> None:
+        source, target = Queue(QUEUE, store), Queue("other", store)
+        ids = [entry.id for entry in source.entries(State.DEAD)]
+        for start in range(0, number, 10):
+            assert not redrive(source, ids[start : start + 10], target).kept
+
+    assert growth(tmp_path, bury_many, work) < 5
 
 
 @pytest.mark.parametrize("group", ["", "g"])

@@ -160,8 +160,8 @@ def move(source: str, target: str, wait: float, queues: tuple[str, ...], as_json
         show(f"{moved.queue}: {moved.ready + moved.delayed + moved.dead + moved.done} carried")
 
     with connect(source, create=False) as old, connect(target) as new:
-        for name in queues or old.queues():
-            found = move_queue(old.store, new.store, known(old, name).name, wait=wait, progress=progress)
+        for name in [known(old, name).name for name in queues] or old.queues():
+            found = move_queue(old.store, new.store, name, wait=wait, progress=progress)
             click.echo(json_text(found._asdict()) if as_json else _moved_line(found))
             left += found.left
     if left:

@@ -213,6 +213,9 @@ def locate(root: Root, queue: QueueDirectory, id: str) -> tuple[State, str, Slot
     """Find a message by its id: return its state, the name of its file, and the slot unless the name is foreign."""
     for _ in range(2):  # a message that moves back meanwhile is met the second time
         for state in _SEARCHED:
+            met = queue.by_id.get(state, {}).get(id) if state is State.DEAD else None  # its name stays as it is
+            if met is not None and os.path.lexists(met[0]):
+                return state, os.path.basename(met[0]), met[1]
             for _, name, slot in _find_in(root, queue, state, (id,)):
                 return state, name, slot
     return None
