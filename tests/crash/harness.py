@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pabal.store import State, Store
 from pabal.testing.history import History, Report, check_history, read_history
-from tests.crash.recorder import AheadClock, Recorder
+from tests.crash.recorder import AheadClock, Recorder, all_entries
 from tests.openers import OPENERS
 
 SOAK = os.environ.get("PABAL_SOAK") == "1"
@@ -201,7 +201,7 @@ def one_state_each(store: Store) -> None:
     for queue in store.queues():
         # A delay may end between two of these calls, which are no snapshot; a real disagreement stays.
         for _ in range(3):
-            entries = [entry for state in State for entry in store.browse(queue, state, limit=1_000_000)]
+            entries = [entry for state in State for entry in all_entries(store, queue, state)]
             counted = sum(store.counts(queue).values())
             if counted == len(entries):
                 break

@@ -1,12 +1,12 @@
 """A store whose every use is written down, for the checker to judge after a crash."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from pabal.clock import SystemClock
 from pabal.errors import InvalidInput, QueueFull, StoreFull
 from pabal.message import Message
-from pabal.store import Dead, Done, Draft, Failure, Lease, Outcome, Retry, Settlement, State, Store, Verdict
+from pabal.store import Dead, Done, Draft, Entry, Failure, Lease, Outcome, Retry, Settlement, State, Store, Verdict
 from pabal.testing.history import History, body_hash
 
 FAILED = Failure("NACKED", "for the test")
@@ -168,7 +168,7 @@ class Recorder:
         """Write down what the store holds."""
         for queue in self.store.queues():
             for state in State:
-                for entry in self.store.browse(queue, state, limit=1_000_000):
+                for entry in all_entries(self.store, queue, state):
                     whole = body_hash(entry.message.body) if entry.message else ""
                     self._history.note("stored", id=entry.id, state=str(state), body_hash=whole)
 
@@ -181,3 +181,11 @@ class Recorder:
                 self.settle(*((lease, Done()) for lease in leases))
         self.survey()
         self._history.note("drain")
+
+
+def all_entries(store: Store, queue: str, state: State) -> Iterator[Entry]:
+    """Browse all messages of a state: a page ends early after many bytes."""
+    after = ""
+    while page := store.browse(queue, state, after=after, limit=1_000_000):
+        yield from page
+        after = page[-1].cursor
