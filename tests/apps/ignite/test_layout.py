@@ -1,8 +1,10 @@
 """The store's promises hold on a team's tree too, with the words of the protocol in every file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -10,12 +12,12 @@ from pabal.apps.ignite.layout import IgniteLayout
 from pabal.codec import Codec
 from pabal.codecs.mime import MimeCodec
 from pabal.message import replace
-from pabal.store import Draft, Outcome, Published, Settlement
+from pabal.store import Draft, Outcome, Published, Settlement, State
 from pabal.stores.files import FileStore
 from pabal.testing import ManualClock, StoreSuite
-from pabal.testing.store_place import Damage, Reopen
+from pabal.testing.store_place import QUEUE, Damage, Reopen, publish
 
-_counter = count(1)
+_counters: WeakKeyDictionary[ManualClock, Iterator[int]] = WeakKeyDictionary()  # small numbers: few dates are ahead
 
 
 class Dated(FileStore):
@@ -39,7 +41,7 @@ class Dated(FileStore):
     def _dated(self, draft: Draft) -> Draft:
         if draft.message.created_at:
             return draft
-        at = round(self._clock.now() + next(_counter) / 1000, 3)
+        at = round(self._clock.now() + next(_counters.setdefault(self._clock, count(1))) / 1000, 3)
         return replace(draft, message=replace(draft.message, created_at=at))
 
 
@@ -66,3 +68,13 @@ class TestIgniteStore(StoreSuite):
                     path.write_bytes(data.replace(b"MIME-Version: 1.0", b"MIME-Version: \x010", 1))
 
         return damage
+
+
+def test_the_head_of_a_group_stays_ready_when_the_clock_steps_back(tmp_path: Path, clock: ManualClock) -> None:
+    with closing(Dated(tmp_path, clock)) as store:
+        publish(store, 1, 2, group="g")
+        assert store.counts(QUEUE)[State.READY] == 2
+        clock.step_wall(-60)
+        store._root.let_go()  # its folders are listed again, as they are where inotify is not to be had
+        first, second = store.lease(QUEUE, 2, 60.0, successive=True)
+        assert (first.message.body, second.message.body) == (1, 2)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Member(NamedTuple):
-    """A waiting message of a group, and whether its file lies with the delayed ones."""
+    """A waiting message of a group, and whether its name has a due time that counts."""
 
     stamp: int
     entry: str

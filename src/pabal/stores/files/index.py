@@ -261,14 +261,15 @@ class Index:
         entry = self._entry(name, order)
         if order.expires:
             heappush(self._expiring, f"{order.expires:013}{entry}")
+        # A plain name without a due time is never delayed: the clock may have been ahead when its document was written.
+        slot = order if isinstance(order, Slot) else self._parse(name)
+        timed = delayed and slot is not None and slot.due > 0
         if order.group:
             if not self._grouped:
                 self._grouped = self.stale = True  # to be listed again, and watched for files that leave
                 return
-            self._groups.join(order, entry, delayed=delayed)
-        # A plain name without a due time is never delayed: the clock may have been ahead when its document was written.
-        slot = order if isinstance(order, Slot) else self._parse(name)
-        if delayed and slot is not None and slot.due > self._root.now():
+            self._groups.join(order, entry, delayed=timed)
+        if timed and order.due > self._root.now():
             heappush(self._delayed, f"{order.due:013}{entry}")
             return
         if delayed:
