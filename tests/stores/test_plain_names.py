@@ -246,3 +246,98 @@ def test_who_only_looks_keeps_little_of_what_has_gone(
             do_one(others)
         known = looking._root.find("q").index  # type: ignore[union-attr]  # it is there
         assert len(known.orders) <= 25 and len(known._anyones) <= 25  # type: ignore[union-attr]
+
+
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "none": ({}, {}),
+    "groups": ({"group": "g1"}, {"group": "g2"}),
+    "one group": ({"group": "g"}, {}),
+    "targets": ({"priority": 1, "targetConsumerId": "alice"}, {"priority": 9, "targetConsumerId": "bob"}),
+}
+
+
+@pytest.fixture(params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path: Path, ours: FileStore) -> list[Lease]:
+    """Two files of one name, leased by one handle as they come."""
+    leases = []
+    for id, document in zip(("one", "two"), KINDS[request.param], strict=True):
+        put(tmp_path, id, **document)
+        leases += take_all(ours)
+    assert [lease.receipt.id for lease in leases] == ["one", "two"]
+    return leases
+
+
+def take_all(store: FileStore) -> list[Lease]:
+    """Lease one after the other, for whomever they are."""
+    asked = [store.lease("q", 1, 60.0, consumer=consumer) for consumer in ("alice", "bob") * 3]
+    return [lease for leases in asked for lease in leases]
+
+
+def ids(leases: list[Lease]) -> list[str]:
+    return sorted(lease.receipt.id for lease in leases)
+
+
+@pytest.mark.parametrize("delay", [0.0, 5.0])
+def test_two_files_of_one_name_that_come_back_are_both_served(
+    pair: list[Lease], ours: FileStore, clock: ManualClock, delay: float
+) -> None:
+    for _ in range(3):
+        assert ours.settle([Settlement(lease.receipt, Retry(delay)) for lease in pair]) == [Outcome.APPLIED] * 2
+        assert not delay or take_all(ours) == []
+        clock.advance(delay)
+        assert ids(pair := take_all(ours)) == ["one", "two"]
+
+
+def test_two_files_of_one_name_come_back_one_after_the_other(pair: list[Lease], ours: FileStore) -> None:
+    one, two = pair
+    ours.settle([Settlement(one.receipt, Retry())])
+    (again,) = take_all(ours)
+    assert again.receipt.id == "one"
+    ours.settle([Settlement(two.receipt, Retry())])
+    ours.settle([Settlement(again.receipt, Retry())])
+    assert ids(take_all(ours)) == ["one", "two"]
+
+
+def test_two_revived_files_of_one_name_are_both_served(pair: list[Lease], ours: FileStore) -> None:
+    ours.settle([Settlement(lease.receipt, Dead(Failure("NO"))) for lease in pair])
+    assert ours.revive("q", ["one", "two"]) == ["one", "two"]
+    assert ids(take_all(ours)) == ["one", "two"]
+
+
+def test_of_two_files_of_one_name_one_is_cancelled(pair: list[Lease], ours: FileStore) -> None:
+    ours.settle([Settlement(lease.receipt, Retry()) for lease in pair])
+    assert ours.cancel("q", ["one"]) == ["one"]
+    assert ids(take_all(ours)) == ["two"]
+
+
+def test_of_two_files_of_one_name_one_is_taken_by_another_process(
+    pair: list[Lease], ours: FileStore, others: FileStore
+) -> None:
+    ours.settle([Settlement(lease.receipt, Retry()) for lease in pair])
+    assert ours.counts("q")[State.READY] == 2
+    first, *_ = others.lease("q", 1, 60.0, consumer="alice")
+    (second,) = take_all(ours)
+    others.settle([Settlement(first.receipt, Retry())])
+    ours.settle([Settlement(second.receipt, Retry())])
+    assert ids(take_all(ours)) == ["one", "two"]
+
+
+def test_two_files_of_one_name_each_expire_in_their_time(tmp_path: Path, ours: FileStore, clock: ManualClock) -> None:
+    leases = []
+    for id, seconds in (("one", 10), ("two", 20)):
+        put(tmp_path, id, group=id, expiredAt=int((clock.now() + seconds) * 1000))
+        leases += take_all(ours)
+    ours.settle([Settlement(lease.receipt, Retry()) for lease in leases])
+    assert ours.expired("q", 10) == []
+    clock.advance(11)
+    (over,) = ours.expired("q", 10)
+    assert over.receipt.id == "one" and ids(take_all(ours)) == ["two"]
+
+
+def test_files_of_one_name_that_come_back_are_not_read_again_to_be_placed(
+    pair: list[Lease], ours: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "read_whole", None)
+    monkeypatch.setattr(index, "learn", None)
+    ours.settle([Settlement(lease.receipt, Retry()) for lease in pair])
+    assert ids(take_all(ours)) == ["one", "two"]

@@ -97,7 +97,7 @@ def _recall(root: Root, queue: QueueDirectory, index: Index, names: Sequence[str
         for directory in queue.waiting:
             known = index.unread.recall(directory, name, slot)
             if known is not None and index.foreign.pop(name, None) is not None:
-                index.orders.learn(slot.base, known.order, known.about)
+                index.orders.learn(name, known.order, known.about)
                 index.arrive(name, directory)
                 found = True
     return found
@@ -315,7 +315,7 @@ def _give_order(
                 return found
             _drop(root, queue, found, slot, first)
             return None
-    index.orders.learn(slot.base, order, found.about)
+    index.orders.learn(found.name, order, found.about)
     remember(found.path, order, claimed=True)
     index.arrive(found.name, found.directory)
     return None

@@ -21,7 +21,8 @@ from pabal.store import State
 from pabal.stores.files.groups import Groups, UnfinishedSettlements
 from pabal.stores.files.names import ID_PLACE, Slot
 from pabal.stores.files.order import KnownOrders, Order, UnreadFiles
-from pabal.stores.files.read import learn
+from pabal.stores.files.read import learn, read_order
+from pabal.stores.files.settlement_folder import INPUT
 from pabal.watch import ARRIVALS, DELETE, IGNORED, MOVED_FROM, MOVED_TO, OVERFLOW, Inotify
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Index:
     def order(self, name: str) -> Order | None:
         """Return the order of a file; None if the file must be read first."""
         slot = self._parse(name)
-        return slot if slot is None or self._native else self.orders.of(slot)
+        return slot if slot is None or self._native else self.orders.of(name, slot)
 
     def pop(self, target: str) -> tuple[str, Slot] | None:
         """Take the first name for this consumer; the caller moves the file."""
@@ -286,11 +287,11 @@ class Index:
     def lease(self, name: str, leased: str) -> str:
         """Note that a file which `pop` returned is in flight under its new name; return its group."""
         order = self.order(name)
-        if order is None or not order.group:
-            return ""
-        self._hold_group(leased)
-        self.leave(name)
-        return order.group
+        if order is not None and order.group:
+            self._groups.hold(order, leased)
+            self.leave(name)
+        self.orders.rename(name, leased)
+        return order.group if order is not None else ""
 
     def add_foreign(self, name: str) -> None:
         """Have a file read, and given its place."""
@@ -354,6 +355,7 @@ class Index:
         heappush(self._targeted.setdefault(order.target, []), head.entry)
 
     def _hold_group(self, name: str) -> None:
+        self.orders.follow(self._queue.inflight, name)
         order = self.order(name)
         if order is None and not self._native and (slot := self._parse(name)) is not None:
             order = learn(self._root, self._queue, self._queue.inflight, name, slot)
@@ -369,10 +371,14 @@ class Index:
 
     def _hold_unfinished(self) -> None:
         for folder, name, slot in self._unfinished.reload():
-            order = slot if self._native else learn(self._root, self._queue, folder, "input", slot)
+            order = slot if self._native else self._order_of_input(folder, slot)
             if order is not None and order.group:
                 self._groups.hold(order, name)
                 self._unfinished.names[folder] = name
+
+    def _order_of_input(self, folder: str, slot: Slot) -> Order | None:
+        found = read_order(self._root, folder, INPUT, slot)
+        return None if found is None else found[0].at(slot)
 
     # Keeping up with the directories
 
@@ -386,7 +392,7 @@ class Index:
                 self.waiting_names.add(name)
             self._until_reload -= 1
             if not self._native:
-                self._forget_earlier(directory, name)
+                self._recognise(directory, name)
             self.arrive(name, directory)
         else:
             if self.waiting_names is not None:
@@ -394,11 +400,13 @@ class Index:
             if self._grouped:
                 self.leave(name)
 
-    def _forget_earlier(self, directory: str, name: str) -> None:
-        """Forget an earlier file of this name, which another process may have settled."""
-        if self.orders and (stem := self.orders.of_another(directory, name)):
+    def _recognise(self, directory: str, name: str) -> None:
+        """Find out which file has this name by now: another process may have settled an earlier one, or renamed it."""
+        if self.orders and self.orders.of_another(directory, name):
             self.leave(name)
-            self.orders.forget(stem)
+            self.orders.forget_name(name)
+        if self.orders:
+            self.orders.follow(directory, name)
 
     def _reload(self) -> None:
         self.stale = False
@@ -421,17 +429,16 @@ class Index:
         names.sort()
         leased = os.listdir(self._queue.inflight) if self._grouped or not self._native else []
         self._until_reload = len(self._listed) + len(names) + _ARRIVALS
+        if not self._native:
+            for name, path in [*names, *((name, self._queue.inflight) for name in leased)]:
+                self._recognise(path, name)
         if not self._native or self.foreign or self.waiting_names is not None:
             self._forget_all_but({*self._listed, *(name for name, _ in names)}, leased)
-        for name in leased:
-            self._forget_earlier(self._queue.inflight, name)
-            if self._grouped:
-                self._hold_group(name)
         if self._grouped:
+            for name in leased:
+                self._hold_group(name)
             self._hold_unfinished()
         for name, path in names:
-            if not self._native:
-                self._forget_earlier(path, name)
             self.arrive(name, path)
 
     def _watch(self) -> None:

@@ -62,53 +62,79 @@ def order_of(root: Root, message: Message) -> DocumentOrder:
 
 class _Known(NamedTuple):
     order: DocumentOrder
+    stem: str
     inode: int
     size: int
     written_ns: int
 
 
 class KnownOrders:
-    """The orders that this process has read, by stem, each with the file that it was read from.
+    """The orders that this process has read, by the names of files, each with the file that it was read from.
 
-    An application may use a name again: the order of one file does not count for the next file of that name.
+    An application may use a name again: the order of one file does not count for the next file of that name. Several
+    files of one stem may be there, under names with different marks: a file that is renamed is known by its inode.
     """
 
     def __init__(self, extension: str) -> None:
         self._extension = extension
         self._known: dict[str, _Known] = {}
+        self._files: dict[int, _Known] = {}  # the same ones by inode, also those whose name is not known any more
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._files)
 
-    def learn(self, stem: str, order: DocumentOrder, about: os.stat_result) -> None:
+    def learn(self, name: str, order: DocumentOrder, about: os.stat_result) -> None:
         """Keep an order. `about` is from before the file was read: afterwards its name may be that of another file."""
-        self._known[stem] = _Known(order, about.st_ino, about.st_size, about.st_mtime_ns)
+        known = _Known(order, self._stem(name), about.st_ino, about.st_size, about.st_mtime_ns)
+        self._known[name] = self._files[about.st_ino] = known
 
-    def of(self, slot: Slot) -> DocumentOrder | None:
-        known = self._known.get(slot.base)
+    def of(self, name: str, slot: Slot) -> DocumentOrder | None:
+        """Return the order of a file by its name and the parts of that name."""
+        known = self._known.get(name)
         return None if known is None else known.order.at(slot)
 
-    def forget(self, stem: str) -> None:
-        self._known.pop(stem, None)
+    def rename(self, name: str, new: str) -> None:
+        """Note that this process has renamed a file."""
+        if (known := self._known.pop(name, None)) is not None:
+            self._known[new] = known
+
+    def forget_name(self, name: str) -> None:
+        """Forget whose name this was. Its file may come under another one."""
+        self._known.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """Forget a file that does not come back."""
+        known = self._known.pop(name, None)
+        if known is not None and self._files.get(known.inode) is known:
+            del self._files[known.inode]
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget the orders of all other names."""
-        stems = set(map(self._stem, names))
-        self._known = {stem: known for stem, known in self._known.items() if stem in stems}
+        self._known = {name: self._known[name] for name in names if name in self._known}
+        self._files = {known.inode: known for known in self._known.values()}
 
-    def of_another(self, directory: str, name: str) -> str:
-        """Return the stem of a name if its known order is that of another file, else an empty text."""
-        stem = self._stem(name)
-        known = self._known.get(stem)
+    def of_another(self, directory: str, name: str) -> bool:
+        """Say whether the known order of a name is that of another file."""
+        known = self._known.get(name)
         if known is None:
-            return ""
+            return False
         try:
             about = os.lstat(f"{directory}/{name}")
         except FileNotFoundError:
-            return stem
+            return True
         # A name with marks of the store is of a file that came back or came due: its time was set again for that.
         same = "~" in name or about.st_mtime_ns == known.written_ns
-        return "" if same and (about.st_ino, about.st_size) == (known.inode, known.size) else stem
+        return not same or (about.st_ino, about.st_size) != (known.inode, known.size)
+
+    def follow(self, directory: str, name: str) -> None:
+        """Recognise a file that was renamed to a name with marks of the store."""
+        if "~" not in name or name in self._known:
+            return
+        with suppress(FileNotFoundError):
+            about = os.lstat(f"{directory}/{name}")
+            known = self._files.get(about.st_ino)
+            if known is not None and (known.stem, known.size) == (self._stem(name), about.st_size):
+                self._known[name] = known
 
     def _stem(self, name: str) -> str:
         stem, marked, _ = name.partition("~")

@@ -63,16 +63,24 @@ def id_of_stem(stem: str) -> str:
 
 def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
     """Read the order of a plain name from its document, and remember it."""
+    found = read_order(root, directory, name, slot)
+    if found is None:
+        return None
+    order, about = found
+    if queue.index is not None and not slot.settled and not (slot.leased and queue.index.orders.of(name, slot)):
+        queue.index.orders.learn(name, order, about)
+    return order.at(slot)
+
+
+def read_order(root: Root, directory: str, name: str, slot: Slot) -> tuple[DocumentOrder, os.stat_result] | None:
+    """Read the order that a document gives; return it with the status of the file before."""
     path = f"{directory}/{name}"
     try:
         about = os.lstat(path)  # before it is read: afterwards the name may be that of another file
         message = read_message(root, path, slot, as_written=True)
     except (FileNotFoundError, *UNREADABLE):
         return None
-    order = order_of(root, message)
-    if queue.index is not None and not slot.settled and not (slot.leased and queue.index.orders.of(slot)):
-        queue.index.orders.learn(slot.base, order, about)
-    return order.at(slot)
+    return order_of(root, message), about
 
 
 def order_in(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Slot) -> Order | None:
@@ -80,8 +88,8 @@ def order_in(root: Root, queue: QueueDirectory, directory: str, name: str, slot:
     if root.names.native:
         return slot
     orders = queue.index.orders if queue.index is not None else None
-    known = orders.of(slot) if orders is not None else None
-    # A settled file, or one in flight, may have the name of another that still waits.
+    known = orders.of(name, slot) if orders is not None else None
+    # A settled file may have the name of another that still waits.
     if known is None or orders is None or slot.settled:
         return learn(root, queue, directory, name, slot)
     if slot.leased and orders.of_another(directory, name):

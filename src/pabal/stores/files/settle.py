@@ -230,7 +230,7 @@ def _tidy(root: Root, queue: QueueDirectory, case: Case) -> None:
     if verdict.failure is None if waits else case.leased.failed:
         remove(f"{queue.why}/{receipt.id}.why")
     if not root.names.native and queue.index is not None and case.state is State.DONE:
-        queue.index.orders.forget(case.leased.slot.base)
+        queue.index.orders.forget(case.leased.name)
     if case.leased.slot.group or not root.names.native:
         queue.wake()  # the next of its group can be leased
 
