@@ -20,6 +20,7 @@ from pabal.queues.queue import Queue
 from pabal.store import Outcome, Published, State
 from pabal.stores.files import FileStore
 from pabal.stores.files import settle as settling
+from pabal.stores.files.names import digest
 from pabal.stores.files.settlement_folder import read_plan
 from pabal.stores.layout import NativeLayout
 from pabal.testing import ManualClock
@@ -301,6 +302,50 @@ def test_without_its_plan_the_follow_ups_are_published_and_the_input_is_set_asid
         assert os.listdir(root / ".settling") == [] and all_well(other)
         os.rename(root / QUEUE / "corrupt" / "m", root / QUEUE / "ready" / "m.json")
         assert drain(other) == ["in"]
+
+
+@pytest.mark.parametrize("kept", [[], ["plan.json"]])
+def test_a_folder_in_the_place_of_a_plan_is_set_aside_with_what_it_holds(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock, kept: list[str]
+) -> None:
+    for name in ("plan.json", "why"):
+        (committed / name).unlink(missing_ok=True)
+        (committed / name).mkdir()
+        for file in kept:
+            (committed / name / file).write_text("precious")
+    with closing(FileStore(root, clock=clock)) as other:
+        finished(other, clock)
+        assert other.find(QUEUE, "m") is not None
+        assert os.listdir(root / ".settling") == [] and all_well(other)
+        set_aside = [path for path in (root / QUEUE / "corrupt").iterdir() if path.is_dir()]
+        assert [os.listdir(path) for path in set_aside] == [kept, kept]
+
+
+def test_a_folder_in_the_place_of_a_plan_that_was_left_is_set_aside_by_a_repair(
+    store: FileStore, root: Path, clock: ManualClock
+) -> None:
+    publish(store, "in", id="m")
+    for name in (f"m~token~tag~{digest(QUEUE)}", "nobodys"):
+        left = root / ".settling" / name
+        (left / "plan.json").mkdir(parents=True)
+        os.utime(left, (clock.now(), clock.now()))
+    clock.advance(61)
+    assert len(store.check(repair=False)) == 2
+    assert [finding.repaired for finding in store.check(repair=True)] == [True, False]
+    (found,) = store.check(repair=True)
+    assert found.where.endswith("nobodys") and not found.repaired
+
+
+def test_a_folder_in_the_place_of_a_reason_that_was_left_is_set_aside_by_a_repair(
+    store: FileStore, root: Path, committed: Path, clock: ManualClock
+) -> None:
+    (committed / "why").mkdir()
+    (committed / "input").unlink()
+    os.utime(committed, (clock.now(), clock.now()))
+    clock.advance(61)
+    store.check(repair=True)
+    assert os.listdir(root / ".settling") == [] and all_well(store)
+    assert [path.is_dir() for path in (root / QUEUE / "corrupt").glob("why~??*[!y]")] == [True]
 
 
 def test_a_settlement_that_is_committed_while_another_looks_for_its_plan_is_not_damaged(

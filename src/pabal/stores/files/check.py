@@ -107,7 +107,8 @@ def _settling(root: Root, repair: bool) -> Iterator[Finding]:
         elif unexplained(folder):
             if repair:
                 explain(root, folder)
-            yield Finding(folder, "a file that no plan names", "give it its name back, or set it aside", repair)
+            mended = repair and not unexplained(folder)
+            yield Finding(folder, "a file that no plan names", "give it its name back, or set it aside", mended)
         elif is_leftover(root, folder):
             yield Finding(folder, "left by a settlement that never was", "remove it", repair, ordinary=True)
     if repair:

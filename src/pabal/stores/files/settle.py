@@ -52,6 +52,7 @@ from pabal.stores.files.settlement_folder import (
     plan_text,
     queues_by_hash,
     read_plan,
+    remains,
     unexplained,
 )
 
@@ -401,7 +402,7 @@ def _remove_finished(root: Root, folder: str, queue: QueueDirectory) -> None:
         os.rmdir(folder)
     except OSError:
         with suppress(FileNotFoundError):  # else another process has removed it
-            _set_aside_all(root, queue, folder, [name for name in os.listdir(folder) if name not in (PLAN, WHY)])
+            _set_aside_all(root, queue, folder, remains(folder))
             _remove_folder(folder)
 
 
@@ -492,9 +493,10 @@ def explain(root: Root, folder: str) -> bool:
     if not os.path.isdir(folder):
         return False
     plan = read_plan(folder)
-    others = unexplained(folder) if plan is None else _restore_names(root, folder, plan)
+    unnamed = [] if plan is None else _restore_names(root, folder, plan)
+    others = {*unnamed, *unexplained(folder)}
     if others and (name := parse_folder(folder, queues_by_hash(root)).queue):
-        _set_aside_all(root, root.make(name), folder, others if plan is not None else os.listdir(folder))
+        _set_aside_all(root, root.make(name), folder, sorted(others) if plan is not None else os.listdir(folder))
     return not others and not is_committed(folder)
 
 

@@ -96,8 +96,21 @@ def parse_folder(folder: str, queues: dict[str, str]) -> FolderName:
 
 
 def unexplained(folder: str) -> list[str]:
-    """Return the names in a folder that no settlement gives."""
-    return [name for name in os.listdir(folder) if name not in (PLAN, WHY, INPUT) and not _OUTPUT(name)]
+    """Return the names in a folder that no settlement gives, and those of folders."""
+    return [
+        name
+        for name in os.listdir(folder)
+        if name not in (PLAN, WHY, INPUT) and not _OUTPUT(name) or _is_folder(f"{folder}/{name}")
+    ]
+
+
+def remains(folder: str) -> list[str]:
+    """Return the names in a finished folder of what must not be removed: all but the plan and the reason."""
+    return [name for name in os.listdir(folder) if name not in (PLAN, WHY) or _is_folder(f"{folder}/{name}")]
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def outputs_in(folder: str, queues: dict[str, str]) -> Iterator[OutputName]:
