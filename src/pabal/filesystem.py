@@ -344,6 +344,7 @@ def _renameat2(source: str, target: str, flags: int) -> None:
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SPECIAL = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})  # a symlink, a socket or FIFO, a device without driver
+NO_FILE = _SPECIAL | {errno.EISDIR}  # the errors of opening something that is not a plain file for writing
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _LIMIT = LARGEST_MAX_BYTES
 UNREADABLE = (DecodeError, UnsafeFile, TooLarge)  # the errors of reading and decoding a message
@@ -415,8 +416,8 @@ def private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def touch(path: str | os.PathLike[str]) -> None:
-    """Make an empty file if it is missing, and wake its watchers."""
-    os.close(private(path, os.O_WRONLY | os.O_CREAT))
+    """Make an empty file if it is missing, and wake its watchers. The reader of a FIFO is not waited for."""
+    os.close(private(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))
 
 
 ANYBODY = -1  # an owner: whoever it is

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -627,3 +628,56 @@ def test_no_reader_waits_for_something_else_in_place_of_the_reason_of_a_corrupt_
     made(queue / "corrupt" / "m.json.why")
     (entry,) = store.browse(QUEUE, State.CORRUPT)
     assert entry.data == b"damaged" and entry.failure is not None
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, _link])
+@pytest.mark.parametrize(
+    "mark", [".look-done", ".look-corrupt", "dedup/.done", "dedup/.swept", ".deleted", ".carrying"]
+)
+def test_nobody_waits_for_something_else_in_place_of_a_mark(
+    store: FileStore, queue: Path, clock: ManualClock, mark: str, made: Callable[[Path], None]
+) -> None:
+    publish(store, 1, 2)
+    ack(store, take_one(store))
+    made(queue / mark)
+    clock.advance(60)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            tidied = pool.submit(_tidy_up, store, clock)
+            assert tidied.result(timeout=5) == 1
+        finally:
+            with suppress(OSError):
+                os.close(os.open(queue / mark, os.O_RDWR))  # ends the wait of a writer
+    assert drain(store) == [2]
+    found = store.check(repair=True)
+    assert [(each.where, each.repaired) for each in found if not each.ordinary] in ([(str(queue / mark), True)], [])
+    assert all_well(store) and not (queue / mark).is_symlink() and not (queue / mark).is_fifo()
+
+
+def _tidy_up(store: FileStore, clock: ManualClock) -> int:
+    """Do what reads and writes the marks of a queue; return how many settled messages were removed."""
+    store.expired(QUEUE, 10)
+    removed = 0
+    for _ in range(3):
+        removed += store.trim(QUEUE, State.DONE, age=10) + store.trim(QUEUE, State.CORRUPT, age=10)
+        clock.advance(3600)
+    return removed + store.purge(QUEUE, State.DONE)
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, _link])
+def test_a_queue_is_deleted_whatever_is_in_place_of_its_mark(
+    store: FileStore, queue: Path, made: Callable[[Path], None]
+) -> None:
+    publish(store, 1)
+    made(queue / ".deleted")
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert pool.submit(store.delete, QUEUE, force=True).result(timeout=5) == 1
+        finally:
+            with suppress(OSError):
+                os.close(os.open(queue / ".deleted", os.O_RDWR))
+    assert store.queues() == []

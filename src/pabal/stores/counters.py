@@ -7,7 +7,6 @@ them, when expired leases are looked for, as every consumer does before it sleep
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import stat
@@ -20,7 +19,7 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from pabal.clock import Clock
-from pabal.filesystem import private
+from pabal.filesystem import NO_FILE, private
 from pabal.store import (
     DURATIONS,
     Counters,
@@ -288,7 +287,6 @@ _MAGIC = b"pabal counters 1"
 _NAME = 256  # bytes for the name of a queue
 _RECORD = 1024
 _LARGEST = 2**62
-_NO_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})  # a symlink, a folder, a socket
 
 
 class FileCounters(Counting):
@@ -338,7 +336,7 @@ class FileCounters(Counting):
             try:
                 fd = private(f"{self._folder}/{number}", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK)
             except OSError as exc:
-                if exc.errno in _NO_FILE:
+                if exc.errno in NO_FILE:
                     continue
                 raise
             try:

@@ -18,6 +18,7 @@ from pabal.store import Draft, Finding, State
 from pabal.stores.files import dedup
 from pabal.stores.files.browse import WAITING, read_settings, waiting_state
 from pabal.stores.files.lease import refreshed
+from pabal.stores.files.maintain import marks
 from pabal.stores.files.names import Slot, floor_ms, native_base
 from pabal.stores.files.publish import finish_others
 from pabal.stores.files.queue_directory import QueueDirectory
@@ -59,7 +60,7 @@ def _queue(root: Root, name: str, repair: bool) -> list[Finding]:
     queue = root.find(name) or root.make(name)
     if repair:
         refreshed(root, queue)
-    for part in (_settings, _stamp, _leftovers, _messages, _reasons, _records):
+    for part in (_settings, _marks, _stamp, _leftovers, _messages, _reasons, _records):
         found += part(root, queue, repair)
     return found
 
@@ -84,6 +85,14 @@ def _settings(root: Root, queue: QueueDirectory, repair: bool) -> Iterator[Findi
             queue.sync([queue.private])
         remedy = f"set it aside: {queue.name} then has the default policy until it gets another"
         yield Finding(path, f"a policy that cannot be read: {str(exc).removeprefix(f'{path}: ')}", remedy, repair)
+
+
+def _marks(root: Root, queue: QueueDirectory, repair: bool) -> Iterator[Finding]:
+    for path in marks(queue):
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+            if repair:
+                _put_away(path)
+            yield Finding(path, "not a plain file", "set it aside", repair)
 
 
 def _put_away(path: str) -> None:

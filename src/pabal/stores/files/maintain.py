@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,8 @@ from heapq import nsmallest
 from itertools import islice
 
 from pabal import durable, jsontext
-from pabal.filesystem import UNREADABLE, private, read_whole, remove, touch
+from pabal.filesystem import NO_FILE, UNREADABLE, read_whole, remove, touch
+from pabal.ids import new_tag
 from pabal.policy.retention import Look, trim_seen_twice
 from pabal.store import FailureCode, State
 from pabal.stores.files import dedup
@@ -156,8 +158,11 @@ def trim(root: Root, queue: QueueDirectory, state: State, age: float, limit: int
 
     def keep(look: Look) -> None:
         # No room for it: nothing is removed until there is.
-        with suppress(OSError), open(path, "wb", opener=private) as file:
-            file.write(f"{look}\n".encode())
+        draft = f"{queue.tmp}/{new_tag()}~look"
+        with suppress(OSError):
+            durable.write_whole(draft, f"{look}\n".encode(), synced=False)
+            os.rename(draft, path)
+        remove(draft)
 
     try:
         kept = read_whole(path)[0].decode("ascii", "replace")
@@ -280,18 +285,26 @@ def _list_oldest(root: Root, queue: QueueDirectory, state: State, known: OldestS
 def _marked(marker: str, now: int) -> int:
     """Return the mark of the last purge of any process: no message was settled before this instant."""
     try:
-        instant = os.stat(marker).st_mtime_ns // 1_000_000
+        about = os.lstat(marker)
     except FileNotFoundError:
         return 0
+    instant = about.st_mtime_ns // 1_000_000 if stat.S_ISREG(about.st_mode) else 0
     return instant if instant <= now else 0  # a future one was written before the clock stepped back
+
+
+def marks(queue: QueueDirectory) -> list[str]:
+    """Return the paths of the small files in which a queue keeps what was done, or is being done."""
+    looks = [f"{queue.private}/.look-{state.value}" for state in State]
+    purges = [f"{queue.dedup}/.{state.value}" for state in (State.DONE, State.DEAD)]
+    return [*looks, *purges, f"{queue.dedup}/.swept", f"{queue.private}/{DELETED}", f"{queue.private}/.carrying"]
 
 
 def _mark(marker: str, instant: int) -> None:
     try:
         touch(marker)
     except OSError as exc:
-        if exc.errno in durable.NO_ROOM:
-            return  # a purge makes room, so it must work without
+        if exc.errno in durable.NO_ROOM | NO_FILE:
+            return  # a purge makes room, so it must work without; and a check finds what is in the place of a mark
         raise
     os.utime(marker, ns=(instant * 1_000_000, instant * 1_000_000))
 
@@ -394,7 +407,8 @@ def delete(root: Root, queue: QueueDirectory, force: bool) -> int:
             with queue:
                 dedup.forget_all(queue, tags)
                 remove(f"{queue.private}/settings.json", *(f"{queue.private}/.look-{of.value}" for of in State))
-                touch(f"{queue.private}/{DELETED}")
+                if not os.path.lexists(deleted := f"{queue.private}/{DELETED}"):
+                    touch(deleted)
     queue.sync([*queue.dirs.values(), queue.dedup, queue.private])
     queue.wake()
     return removed
