@@ -302,6 +302,7 @@ class FileCounters(Counting):
         self._folder = folder
         self._fd = -1
         self._records = 1
+        self._files: dict[str, _KnownFile] = {}  # all of the folder, by name
 
     def close(self) -> None:
         """Write everything that was not written, and leave the file to another handle."""
@@ -354,10 +355,10 @@ class FileCounters(Counting):
                 raise
         self._fd = fd
         self._records = max(1, -(-len(data) // _RECORD))
-        for place, queue, cells in _records(data):
-            tally = self._tallies.setdefault(queue, Tally(queue))
-            if tally.place < 0:
-                tally.place = place
+        for place, queue in _queues_in(data, 0):
+            tally, cells = self._tallies.setdefault(queue, Tally(queue)), _cells_in(data[place : place + _RECORD])
+            if tally.place < 0 and cells is not None:
+                tally.place = place + _NAME
                 for at, count in enumerate(cells):
                     tally.cells[at] += count
 
@@ -369,14 +370,10 @@ class FileCounters(Counting):
         names: list[str] = []
         with suppress(OSError):
             names = os.listdir(self._folder)
-        for name in filter(str.isdecimal, names):
+        self._files = {name: self._files.get(name) or _KnownFile() for name in names if name.isdecimal()}
+        for name, file in self._files.items():
             with suppress(OSError):
-                fd = private(f"{self._folder}/{name}", os.O_RDONLY | os.O_NONBLOCK)
-                try:
-                    data = _read(fd)
-                finally:
-                    os.close(fd)
-                for _, _, cells in _records(data, queue):
+                for cells in file.cells_of(f"{self._folder}/{name}", queue):
                     sums = [one + other for one, other in zip(sums, cells, strict=True)]
         own = self._tallies.get(queue)
         if own is not None and own.place < 0:  # it could not be written
@@ -394,37 +391,77 @@ class FileCounters(Counting):
             os.close(fd)
 
 
-def _read(fd: int) -> bytes:
-    """Return what is in a file; raise BlockingIOError, as for a file that another handle has, if it is none."""
+class _KnownFile:
+    """A file of counters as its readers know it: the places of its queues, so that a queue costs no whole file.
+
+    A record keeps place and queue while its cells change, and new ones go to the end. A record that is another's after
+    all is that of a file that was replaced, which is read anew.
+    """
+
+    def __init__(self) -> None:
+        self._inode = self._size = self._end = 0
+        self._places: dict[str, list[int]] = {}
+
+    def cells_of(self, path: str, queue: str) -> list[array[int]]:
+        """Return the cells of each record of a queue, as they are now, if they can be read."""
+        fd = private(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            if os.pread(fd, len(_MAGIC), 0) != _MAGIC:
+                return []
+            for _ in range(2):
+                self._learn(fd)
+                records = [os.pread(fd, _RECORD, place) for place in self._places.get(queue, ())]
+                if all(_queue_in(record) == queue for record in records):
+                    return [cells for record in records if (cells := _cells_in(record)) is not None]
+                self._forget()
+            return []
+        finally:
+            os.close(fd)
+
+    def _learn(self, fd: int) -> None:
+        """Note the places of the records that are new."""
+        about = _about(fd)
+        if about.st_ino != self._inode or about.st_size < self._size:
+            self._forget()
+        self._inode, self._size = about.st_ino, about.st_size
+        for place, queue in _queues_in(os.pread(fd, about.st_size, self._end), self._end):
+            self._places.setdefault(queue, []).append(place)
+            self._end = place + _RECORD
+
+    def _forget(self) -> None:
+        self._inode = self._size = self._end = 0
+        self._places.clear()
+
+
+def _about(fd: int) -> os.stat_result:
+    """Return what is known of a file; raise BlockingIOError, as for a file that another handle has, if it is none."""
     about = os.fstat(fd)
     if not stat.S_ISREG(about.st_mode):
         raise BlockingIOError
-    return os.pread(fd, about.st_size, 0)
+    return about
 
 
-def _records(data: bytes, queue: str = "") -> Iterable[tuple[int, str, array[int]]]:
-    """Return place, queue and cells of each record that can be read; if a queue is given, of its records only."""
-    if not data.startswith(_MAGIC):
-        return
-    for start in _places(data, queue) if queue else range(_RECORD, len(data) - _NAME, _RECORD):
-        name = data[start : start + _NAME].rstrip(b"\0")
-        found = data[start + _NAME : start + _NAME + 8 * CELLS].ljust(8 * CELLS, b"\0")
-        if name.isascii() and name:
-            cells = array("Q")
-            cells.frombytes(found)
-            if max(cells) > _LARGEST:
-                continue  # damaged
-            yield start + _NAME, name.decode(), cells
+def _read(fd: int) -> bytes:
+    return os.pread(fd, _about(fd).st_size, 0)
 
 
-def _places(data: bytes, queue: str) -> Iterable[int]:
-    """Return where the records of a queue begin. The search is fast: all queues are asked for, one by one."""
-    name = queue.encode().ljust(_NAME, b"\0")
-    start = data.find(name)
-    while start >= 0:
-        if start % _RECORD == 0:
-            yield start
-        start = data.find(name, start + 1)
+def _queues_in(data: bytes, start: int) -> Iterable[tuple[int, str]]:
+    """Return place and queue of each record in the part of a file that starts there."""
+    for at in range(0 if start else _RECORD, len(data) - _NAME, _RECORD):
+        if queue := _queue_in(data[at : at + _NAME]):
+            yield start + at, queue
+
+
+def _queue_in(record: bytes) -> str:
+    name = record[:_NAME].rstrip(b"\0")
+    return name.decode() if name.isascii() else ""
+
+
+def _cells_in(record: bytes) -> array[int] | None:
+    """Return the cells of a record; None if they are damaged."""
+    cells = array("Q")
+    cells.frombytes(record[_NAME : _NAME + 8 * CELLS].ljust(8 * CELLS, b"\0"))
+    return cells if max(cells) <= _LARGEST else None
 
 
 def _add(cells: array[int], start: int, durations: list[float], times: int = 1) -> None:
