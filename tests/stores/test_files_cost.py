@@ -15,6 +15,7 @@ import pytest
 from pabal import durable
 from pabal.ids import IdMaker
 from pabal.message import Message
+from pabal.queues.move import move_all
 from pabal.queues.queue import Queue
 from pabal.queues.redrive import redrive
 from pabal.store import Dead, Done, Draft, Failure, Outcome, Receipt, Retry, Settlement, State, Verdict
@@ -252,6 +253,25 @@ def test_settling_what_another_handle_has_extended(tmp_path: Path) -> None:
         assert store.settle([Settlement(receipt, Done()) for receipt in receipts]) == [Outcome.APPLIED] * number
 
     assert growth(tmp_path, lease_many, work) < 5
+
+
+def move_to_files(tmp_path: Path) -> Work:
+    """Return the work of moving all queues to a file store."""
+
+    def work(store: FileStore, number: int) -> None:
+        clock = ManualClock()
+        with closing(FileStore(tmp_path / f"target {number}", clock=clock)) as target:
+            moved = list(move_all(store, target, store.queues(), clock=clock, sleep=clock.advance))
+            assert sum(each.ready for each in moved) == number
+
+    return work
+
+
+def test_moving_many_queues(tmp_path: Path) -> None:
+    def prepare(store: FileStore, number: int) -> None:
+        store.publish([draft(n, queue=f"queue-{n}") for n in range(number)])
+
+    assert growth(tmp_path, prepare, move_to_files(tmp_path), few=30) < 5
 
 
 def test_a_page_that_goes_on_skips_what_is_gone(tmp_path: Path) -> None:

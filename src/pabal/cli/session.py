@@ -7,7 +7,7 @@ PABAL_TOPICS, then the default.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -137,10 +137,16 @@ def _opened(open: Callable[..., T], create: bool, damaged: bool) -> T:
 
 def known(mq: Connection, name: str) -> Queue:
     """Return a queue that exists; raise QueueUnknown otherwise."""
-    names = mq.queues()
-    if name in names:
-        return mq.queue(name)
-    raise QueueUnknown(no_queue(name, names))
+    require_known(mq, [name])
+    return mq.queue(name)
+
+
+def require_known(mq: Connection, queues: Iterable[str]) -> None:
+    """Raise QueueUnknown if one of these queues does not exist."""
+    names = dict.fromkeys(mq.queues())
+    for name in queues:
+        if name not in names:
+            raise QueueUnknown(no_queue(name, [*names]))
 
 
 def topics_option(*, envvar: str | None = None, otherwise: str = DEFAULT_URL) -> Callable[[F], F]:

@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 
 from pabal.cli.exits import end_with_nothing
-from pabal.cli.session import command, current_url, json_option, known, opened
+from pabal.cli.session import command, current_url, json_option, opened, require_known
 from pabal.cli.text import Progress, clean, fact_lines, json_text
 from pabal.cli.values import patience
 from pabal.connect import Connection, connect
 from pabal.connect import salvage as salvage_store
 from pabal.errors import IndexMissing
-from pabal.queues.move import Moved
-from pabal.queues.move import move as move_queue
+from pabal.queues.move import Moved, move_all
 from pabal.store import Adopting, Checkable, Compactable, Finding, State
 
 
@@ -160,8 +159,8 @@ def move(source: str, target: str, wait: float, queues: tuple[str, ...], as_json
         show(f"{moved.queue}: {moved.ready + moved.delayed + moved.dead + moved.done} carried")
 
     with connect(source, create=False) as old, connect(target) as new:
-        for name in [known(old, name).name for name in queues] or old.queues():
-            found = move_queue(old.store, new.store, name, wait=wait, progress=progress)
+        require_known(old, queues)
+        for found in move_all(old.store, new.store, queues or old.queues(), wait=wait, progress=progress):
             click.echo(json_text(found._asdict()) if as_json else _moved_line(found))
             left += found.left
     if left:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -67,9 +67,26 @@ def move(
 
     `progress` is called after each step. Clock and sleep are arguments for tests.
     """
+    [moved] = move_all(source, target, [queue], wait=wait, progress=progress, clock=clock, sleep=sleep)
+    return moved
+
+
+def move_all(
+    source: Store,
+    target: Store,
+    queues: Iterable[str],
+    *,
+    wait: float = 0.0,
+    progress: Progress = lambda moved: None,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Moved]:
+    """Move queues one after the other, each as `move` does, and yield how much of it was moved."""
     if not isinstance(target, Movable):
         raise StoreRefused("this kind of store takes in no messages from another one: name a sqlite, file or SQL store")
-    return _Move(source, target, queue, progress, clock or SystemClock(), sleep).run(wait)
+    place = target.facts().get("place", "")  # asked once: a store looks at all its queues for it
+    for queue in queues:
+        yield _Move(source, target, place, queue, progress, clock or SystemClock(), sleep).run(wait)
 
 
 class _Move:
@@ -77,6 +94,7 @@ class _Move:
         self,
         source: Store,
         target: _Target,
+        place: str,
         queue: str,
         progress: Progress,
         clock: Clock,
@@ -90,7 +108,6 @@ class _Move:
         self._progress = progress
         self._moved = Moved(queue)
         # The token depends on the target too: a move to another target may hold messages that are there already.
-        place = target.facts().get("place", "")
         self._token = hashlib.sha256(f"pabal move {queue} to {place}".encode()).hexdigest()[:16]
         self._window = 300.0
         self._pause_seen_at = 0.0
