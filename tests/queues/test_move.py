@@ -1,5 +1,6 @@
 """A queue moved from one kind of store to another is the same queue."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from pabal.queues.store_proxy import StoreProxy
 from pabal.store import (
     Dead,
     Done,
+    Entry,
     KnownSettings,
     Movable,
     Outcome,
@@ -87,6 +89,79 @@ def test_a_moved_queue_is_delivered_in_the_same_order(opened: Open, new: str) ->
         store.publish([draft(n, id=f"m-{n:03d}", priority=n % 3, group=("", "g", "h")[n % 3]) for n in range(40)])
     move(source, target, QUEUE)
     assert order(target) == order(twin)
+
+
+class Died(BaseException):
+    """In place of a kill, after a number of renames."""
+
+
+@pytest.mark.parametrize(("old", "new"), [("files", "files"), ("sqlite", "files"), ("files", "sqlite")])
+def test_a_move_that_dies_at_any_rename_keeps_the_order_of_a_group(
+    old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, died, left, rename = [f"m-{n}" for n in range(5)], 1, 0, os.rename
+
+    def renamed(source: str, target: str) -> None:
+        nonlocal left
+        if left == 0:
+            raise Died
+        left -= 1
+        rename(source, target)
+
+    while died:
+        place = tmp_path / str(died)
+        with closing(OPENERS[old].open(made(place / "old"), SystemClock())) as source:
+            source.publish([draft(n, id=id, group="g") for n, id in enumerate(ids)])
+        with monkeypatch.context() as patch, ExitStack() as stack:
+            source = stack.enter_context(closing(OPENERS[old].open(place / "old", SystemClock())))
+            target = stack.enter_context(closing(OPENERS[new].open(made(place / "new"), SystemClock())))
+            left = died
+            patch.setattr(os, "rename", renamed)
+            try:
+                move(source, target, QUEUE)
+            except Died:
+                died += 1
+            else:
+                died = 0
+        with (
+            closing(OPENERS[old].open(place / "old", SystemClock())) as source,
+            closing(OPENERS[new].open(place / "new", SystemClock())) as target,
+        ):
+            there = sorted(survey(target))
+            assert there == ids[: len(there)]
+            move(source, target, QUEUE)
+            assert order(target) == ids and survey(source) == {}
+
+
+def made(place: Path) -> Path:
+    place.mkdir(parents=True)
+    return place
+
+
+@pytest.mark.parametrize(("old", "new"), [*product(("sqlite", "files"), ("sqlite", "files")), ("sqlite", "postgres")])
+def test_members_of_a_group_that_come_back_come_before_those_that_followed(opened: Open, old: str, new: str) -> None:
+    here, there = opened(old, "old"), opened(new, "new")
+    for n in range(3):
+        there.publish([draft(n, id=f"m-{n}", group="g")])
+    move(there, here, QUEUE)
+    here.publish([draft(3, id="m-3", group="g")])
+    carried = Carried(there)
+    move(here, carried, QUEUE)
+    assert carried.ids == [f"m-{n}" for n in range(4)] == order(there)
+
+
+class Carried(StoreProxy):
+    """Notes the ids of the waiting messages that a store takes in, in order."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.ids: list[str] = []
+
+    def carry(self, queue: str, entries: Sequence[Entry], *, window: float = 300.0) -> list[str]:
+        assert isinstance(self._store, Movable)
+        taken = self._store.carry(queue, entries, window=window)
+        self.ids += [entry.id for entry in entries if entry.id in taken and entry.state is State.READY]
+        return taken
 
 
 @pytest.mark.parametrize("new", KINDS)

@@ -274,6 +274,14 @@ def test_moving_many_queues(tmp_path: Path) -> None:
     assert growth(tmp_path, prepare, move_to_files(tmp_path), few=30) < 5
 
 
+@pytest.mark.parametrize("group", ["", "g"])
+def test_moving_one_queue(tmp_path: Path, group: str) -> None:
+    def prepare(store: FileStore, number: int) -> None:
+        store.publish([draft(n, group=group) for n in range(number)])
+
+    assert growth(tmp_path, prepare, move_to_files(tmp_path)) < 5
+
+
 def test_a_page_that_goes_on_skips_what_is_gone(tmp_path: Path) -> None:
     with closing(FileStore(tmp_path / "spool", clock=ManualClock())) as store:
         bury_many(store, 30)

@@ -224,6 +224,23 @@ def test_g10_a_body_that_cannot_be_read_for_now_holds_up_nobody_and_comes_again(
     assert "a" in bodies(store.expired("jobs", 3))
 
 
+def test_g4_nothing_overtakes_a_member_of_its_group_that_cannot_be_read_for_now(
+    store: HybridStore, folder: Path, unreadable: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, group in (("a", "g"), ("b", "g"), ("c", "g"), ("d", "h"), ("e", "")):
+        publish(store, name, id=name, group=group)
+    unreadable(folder / "b.json", errno.EIO)
+    token = "t" * 16
+    first = take(store, 9, token=token, successive=True)
+    assert bodies(first) == ["a", "d", "e"]
+    for lease in first:
+        ack(store, lease)
+    with pytest.raises(StoreFailed, match="repeat"):
+        take(store, 9, token=token, successive=True)
+    monkeypatch.undo()
+    assert bodies(take(store, 9, token=token, successive=True)) == ["b", "c"]
+
+
 def test_more_bodies_than_files_may_be_open_are_published_at_once(tmp_path: Path) -> None:
     script = """
 import resource, sys

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from pabal.clock import SLOW_POLL, Clock, SystemClock
@@ -169,7 +169,8 @@ class _Move:
 
     def _take_for(self, consumer: str) -> None:
         lost: set[str] = set()
-        while leases := self._source.lease(self._queue, _BATCH, LEASE_SECONDS, consumer=consumer, token=self._token):
+        take = partial(self._source.lease, self._queue, _BATCH, LEASE_SECONDS, token=self._token, successive=True)
+        while leases := take(consumer=consumer):
             self._carry([_waiting(lease) for lease in leases])
             verdict = Done(failure=Failure(MOVED, "carried to another store"))
             settlements = [Settlement(lease.receipt, verdict) for lease in leases]
@@ -241,12 +242,20 @@ class _Move:
         if any(entry.message.group for entry in entries if entry.message):
             # Else a consumer of the source might take the next member of a group while the target has those before.
             self._sleep(max(0.0, self._pause_seen_at - self._clock.boot()))
+            self._make_way(entries)  # before: else those that come for the first time would come first
         taken = set(self._target.carry(self._queue, entries, window=self._window))
-        back = [entry for entry in entries if entry.id not in taken and entry.id in self._moved_away]
+        back = self._make_way([entry for entry in entries if entry.id not in taken])
         if back:
-            self._target.purge(self._queue, State.DONE, ids=[entry.id for entry in back], limit=len(back))
-            taken = set(self._target.carry(self._queue, back, window=self._window))
-            self._moved_away.difference_update(taken)
+            self._target.carry(self._queue, back, window=self._window)
+
+    def _make_way(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return those entries of which the target had only the tombstone of an earlier move, which is removed."""
+        back = [entry for entry in entries if entry.id in self._moved_away]
+        if back:
+            ids = [entry.id for entry in back]
+            self._target.purge(self._queue, State.DONE, ids=ids, limit=len(back))
+            self._moved_away.difference_update(ids)
+        return back
 
     @cached_property
     def _moved_away(self) -> set[str]:

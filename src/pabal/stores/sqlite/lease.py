@@ -250,10 +250,13 @@ class Leaser(Queues):
     ) -> tuple[list[Lease], StoreFailed | None]:
         """Return the leases of messages that can be read, and the error of one that cannot be read for now.
 
-        A message that cannot be read for now stays in flight until its lease ends. `counted` is added to the attempts.
+        A message that cannot be read for now stays in flight until its lease ends, with those after it in its group.
+        `counted` is added to the attempts.
         """
-        leases, aside, unread = [], [], None
-        for seq, id, attempt, due_at, failure, crc, place, _, expires_at, *_ in rows:
+        leases, aside, unread, held = [], [], None, set[str]()
+        for seq, id, attempt, due_at, failure, crc, place, _, expires_at, group, *_ in rows:
+            if group is not None and group in held:
+                continue
             try:
                 attempt += counted
                 data = place if type(place) is bytes else self._bodies.get(place)
@@ -268,6 +271,7 @@ class Leaser(Queues):
                 continue
             except StoreFailed as exc:
                 unread = exc
+                held.add(group)
                 continue
             if message.expires_at is not None:
                 message = drop_expiry_if_revived(message, expires_at)
