@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,8 @@ from pabal.queues.move import move_all
 from pabal.queues.queue import Queue
 from pabal.queues.redrive import redrive
 from pabal.store import Dead, Done, Draft, Failure, Outcome, Receipt, Retry, Settlement, State, Verdict
-from pabal.stores.files import FileStore
+from pabal.stores.files import FileStore, publish
+from pabal.stores.files.publish import EncodedDraft, StagedFile
 from pabal.testing import ManualClock
 from pabal.testing.store_place import QUEUE, draft, take
 
@@ -224,6 +225,50 @@ def test_publishing_messages_of_another_store_with_their_ids(tmp_path: Path) -> 
             assert not any(answer.duplicate for answer in answers)
 
     assert growth(tmp_path, lambda store, number: None, work, few=400) < 5
+
+
+def unique_drafts(number: int) -> list[Draft]:
+    return [draft(n, unique=f"key {n}") for n in range(number)]
+
+
+def test_publishing_duplicates_by_unique_key(tmp_path: Path) -> None:
+    def work(store: FileStore, number: int) -> None:
+        assert all(answer.duplicate for answer in store.publish(unique_drafts(number)))
+
+    assert growth(tmp_path, lambda store, number: store.publish(unique_drafts(number)), work) < 5
+
+
+def test_publishing_again_what_is_done_by_unique_key(tmp_path: Path) -> None:
+    def prepare(store: FileStore, number: int) -> None:
+        store.publish([*unique_drafts(number), *(draft(n) for n in range(number))])
+        store.settle([Settlement(lease.receipt, Done()) for lease in take(store, number)])
+
+    def work(store: FileStore, number: int) -> None:
+        assert not any(answer.duplicate for answer in store.publish(unique_drafts(number)))
+
+    assert growth(tmp_path, prepare, work) < 5
+
+
+def test_g12_a_key_that_another_takes_meanwhile_is_seen_with_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(FileStore(tmp_path / "spool", clock=ManualClock())) as store,
+        closing(FileStore(tmp_path / "spool", clock=ManualClock())) as other,
+    ):
+        store.publish(unique_drafts(4))
+        store.settle([Settlement(lease.receipt, Done()) for lease in take(store, 3)])
+        stage, first = publish.stage, list[str]()
+
+        def stage_late(files: Sequence[EncodedDraft | StagedFile]) -> None:
+            stage(files)
+            monkeypatch.undo()
+            first.extend(answer.id for answer in other.publish(unique_drafts(2)))
+
+        monkeypatch.setattr(publish, "stage", stage_late)
+        answers = store.publish(unique_drafts(4))
+        assert [answer.id for answer in answers[:2]] == first
+        assert [answer.duplicate for answer in answers] == [True, True, False, True]
 
 
 def test_settling_with_messages_that_keep_their_ids(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from functools import partial
 from typing import NamedTuple
 
 from pabal import durable, jsontext
@@ -26,7 +25,7 @@ from pabal.stores.files.index import index_of
 from pabal.stores.files.names import Slot, ceil_ms, digest, floor_ms, has_group, native_base, with_stamp
 from pabal.stores.files.order import DocumentOrder, order_of, remember
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import is_live, locate, present
+from pabal.stores.files.read import live_when_asked, locate, present
 from pabal.stores.files.root import Root
 from pabal.stores.rows import too_large
 
@@ -150,13 +149,14 @@ def _find_first(root: Root, drafts: Sequence[EncodedDraft]) -> None:
     """Find the duplicates, also within the batch. This is without the lock: `_claim` looks again."""
     seen: dict[str | tuple[QueueDirectory, str], EncodedDraft] = {}
     published = published_before(root, drafts)
+    alive = {queue: live_when_asked(root, queue) for queue in {each.queue for each in drafts}}
     for each in drafts:
         marks: list[str | tuple[QueueDirectory, str]] = [(each.queue, each.id), *(path for path, _ in each.records)]
         earlier = next((seen[mark] for mark in marks if mark in seen), None)
         if earlier is not None:
             each.first = earlier.as_first
         elif each.records:
-            each.first = dedup.first_of(each.records, root.now(), partial(is_live, root, each.queue))
+            each.first = dedup.first_of(each.records, root.now(), alive[each.queue])
         if each.first is None and each in published:
             each.first = First(each.id, "")
         if each.first is None:
@@ -212,10 +212,11 @@ def _claim(root: Root, drafts: Sequence[EncodedDraft]) -> None:
     try:
         for queue in dict.fromkeys(each.queue for each in keyed):
             with queue:
+                alive = live_when_asked(root, queue)
                 for each in keyed:
                     if each.queue is queue:
                         os.lstat(each.path)  # a check may have removed it as a leftover: then no record may promise it
-                        each.first = dedup.claim(each.records, each.as_first, now, partial(is_live, root, queue))
+                        each.first = dedup.claim(each.records, each.as_first, now, alive)
                         each.claimed = each.first is None
                         claimed.append(each)
     except OSError:

@@ -11,7 +11,7 @@ import logging
 import os
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 from pabal import durable
 from pabal.errors import DecodeError, PabalError
@@ -256,9 +256,24 @@ def live_messages(root: Root, queue: QueueDirectory) -> Alive:
     if not root.names.native or os.listdir(root.settling):
         return partial(is_live, root, queue)
     tags = {name.partition("~")[0] for name in os.listdir(queue.tmp)}
-    names = [name for path in (*queue.waiting, queue.inflight, *queue.waiting) for name in os.listdir(path)]
-    ids = {name[ID_PLACE:].partition("~")[0] for name in names}
-    return lambda first: first.tag in tags or first.id in ids
+    found: dict[str, set[tuple[State, str]]] = {}
+    for state in (State.READY, State.DELAYED, State.INFLIGHT, State.READY, State.DELAYED):  # some move
+        for name in os.listdir(queue.dirs[state]):
+            found.setdefault(name[ID_PLACE:].partition("~")[0], set()).add((state, name))
+
+    def is_there(state: State, name: str) -> bool:
+        slot = root.names.parse(name)
+        return slot is not None and belongs(state, slot)
+
+    return lambda first: first.tag in tags or any(is_there(*each) for each in found.get(first.id, ()))
+
+
+def live_when_asked(root: Root, queue: QueueDirectory) -> Alive:
+    """Return a function that says which messages are live at the moment of the first question. A caller that holds the
+    lock of the queue meanwhile gets the truth: none moves, and no other record is made.
+    """
+    look = cache(partial(live_messages, root, queue))
+    return lambda first: look()(first)
 
 
 def _is_live_in(folder: str, queue: QueueDirectory, first: First) -> bool:
