@@ -18,7 +18,7 @@ from pabal.message import Message
 from pabal.queues.move import move_all
 from pabal.queues.queue import Queue
 from pabal.queues.redrive import redrive
-from pabal.store import Dead, Done, Draft, Failure, Outcome, Receipt, Retry, Settlement, State, Verdict
+from pabal.store import Dead, Done, Draft, Entry, Failure, Outcome, Receipt, Retry, Settlement, State, Verdict
 from pabal.stores.files import FileStore, publish
 from pabal.stores.files.publish import EncodedDraft, StagedFile
 from pabal.testing import ManualClock
@@ -325,6 +325,37 @@ def test_moving_one_queue(tmp_path: Path, group: str) -> None:
         store.publish([draft(n, group=group) for n in range(number)])
 
     assert growth(tmp_path, prepare, move_to_files(tmp_path)) < 5
+
+
+def waiting(ids: Sequence[str]) -> list[Entry]:
+    return [Entry(QUEUE, id, State.READY, message=Message(id=id, body=None)) for id in ids]
+
+
+def test_carrying_in_batches(tmp_path: Path) -> None:
+    def work(store: FileStore, number: int) -> None:
+        ids = IdMaker(ManualClock()).many(number)
+        for start in range(0, number, 10):
+            assert store.carry(QUEUE, waiting(ids[start : start + 10])) == ids[start : start + 10]
+
+    assert growth(tmp_path, nothing, work) < 5
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_handle_that_carries_in_batches_sees_what_happens_between_them(tmp_path: Path, ours: bool) -> None:
+    ids = IdMaker(ManualClock()).many(5) if ours else [f"m-{n}" for n in range(5)]
+    with (
+        closing(FileStore(tmp_path / "spool", clock=ManualClock())) as store,
+        closing(FileStore(tmp_path / "spool", clock=ManualClock())) as other,
+    ):
+        assert store.carry(QUEUE, waiting(ids[:2])) == ids[:2]
+        assert other.carry(QUEUE, waiting(ids[1:3])) == ids[2:3]  # carried by another
+        assert store.carry(QUEUE, waiting(ids[:3])) == []
+        other.publish([draft("published", id=ids[3])])
+        assert store.carry(QUEUE, waiting(ids[3:])) == ids[4:]
+        assert other.purge(QUEUE, State.READY, ids=ids[:1]) == 1
+        assert store.carry(QUEUE, waiting(ids)) == ids[:1]
+        assert other.delete(QUEUE, force=True) == 5
+        assert store.carry(QUEUE, waiting(ids)) == ids
 
 
 def test_a_page_that_goes_on_skips_what_is_gone(tmp_path: Path) -> None:

@@ -75,6 +75,11 @@ def claim_id(queue: QueueDirectory, first: First, at: float) -> bool:
     return found is None or found.stem == first.stem
 
 
+def is_known(queue: QueueDirectory, id: str) -> bool:
+    """Say whether an id has a record of a message that was not purged."""
+    return os.path.lexists(_path(queue, _BY_ID, id))
+
+
 def forget_id(queue: QueueDirectory, id: str) -> None:
     """Note that the message of an id is about to be removed: from now on its record expires."""
     with suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pabal import durable, jsontext
 from pabal.clock import Clock
@@ -52,6 +52,17 @@ def is_of_queue(exc: OSError | StoreRefused) -> bool:
     return isinstance(exc, StoreRefused) or exc.errno in _OUT_OF_PLACE
 
 
+class Carried(NamedTuple):
+    """What was in a queue when this handle listed it to carry messages over, and what it carried since.
+
+    Some may be gone. `mark` is what the lock file of the carriers holds as long as no other handle carries.
+    """
+
+    queue: QueueDirectory
+    mark: bytes
+    ids: set[str]
+
+
 class Root:
     """The root directory of a store: its layout, clock and codec, and its queues as this process knows them."""
 
@@ -73,6 +84,7 @@ class Root:
         self.ballast = durable.Ballast(Path(self.path, ".ballast"))
         self.feed: Feed | None = None
         self.queues: dict[str, QueueDirectory] = {}  # those that this process has used
+        self.carried: Carried | None = None  # of the queue that messages were carried to last
         self.opening = threading.Lock()  # held while a queue or the feed is added
         self.idle = IdleLocks()
         self._pid = self.usable_in = os.getpid()  # `usable_in` is 0 once the handle is closed or has failed

@@ -8,12 +8,12 @@ message of the same id keeps it out. A dedup key that another message has stays 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 
 from pabal.errors import StoreRefused
 from pabal.filesystem import locked
-from pabal.ids import is_ours
+from pabal.ids import is_ours, new_token
 from pabal.message import Message
 from pabal.names import check_id, check_name
 from pabal.store import Draft, Entry, State, Terms
@@ -22,9 +22,10 @@ from pabal.stores.files.names import ID_PLACE, ceil_ms, native_base
 from pabal.stores.files.publish import EncodedDraft, discard, publish
 from pabal.stores.files.queue_directory import QueueDirectory
 from pabal.stores.files.read import is_live
-from pabal.stores.files.root import Root
+from pabal.stores.files.root import Carried, Root
 
 _TOKEN = "moved"  # in the place of the token of the last lease
+_MARK_BYTES = 64  # more than a mark has
 
 
 class CarriedEntry(EncodedDraft):
@@ -56,15 +57,32 @@ def carry(root: Root, name: str, entries: Sequence[Entry], window: float) -> lis
     if not carried:
         return []
     queue = carried[0].queue
-    with locked(f"{queue.private}/.carrying"):  # two processes that carry the same would both find it missing
-        here = _ids_in(queue)
+    with locked(f"{queue.private}/.carrying") as fd:  # two processes that carry the same would both find it missing
+        here = _here(root, queue, fd, {each.id for each in carried})
         fresh = [each for each in carried if each.id not in here]
+        here.update(each.id for each in fresh)
         _make_way(root, fresh)
         if fresh:
             publish(root, fresh)
         # Also for those that were there: the process that carried them may have died before the flush.
         queue.sync([*(queue.dirs[each.state] for each in carried), queue.why])
         return [each.id for each in fresh if each.first is None]
+
+
+def _here(root: Root, queue: QueueDirectory, fd: int, ids: Set[str]) -> set[str]:
+    """Return the ids of all messages of a queue, by the listing of an earlier batch if that is sure to show these ids.
+
+    It is if no other handle has carried since, which would have left its mark in the lock file, and if none of these
+    ids was there then or has a record by now, as a message that was published with its id has.
+    """
+    last = root.carried
+    if last is not None and last.queue is queue and os.pread(fd, _MARK_BYTES, 0) == last.mark:
+        if last.ids.isdisjoint(ids) and not any(dedup.is_known(queue, id) for id in ids):
+            return last.ids
+    mark = new_token().encode()
+    os.pwrite(fd, mark, 0)
+    root.carried = Carried(queue, mark, _ids_in(queue))
+    return root.carried.ids
 
 
 def _ids_in(queue: QueueDirectory) -> set[str]:
