@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import psycopg
@@ -34,6 +34,7 @@ from pabal.stores.postgres import PostgresStore
 from pabal.testing.store_place import QUEUE, ack, count, draft, drain, publish, state_of, take, take_one
 from tests.services.cutting_proxy import CuttingProxy
 from tests.services.postgres import PostgresServer, running
+from tests.steps import growth
 from tests.waiting import until
 
 
@@ -496,3 +497,25 @@ def test_g4_the_most_urgent_of_very_many_that_come_due_at_once_is_first(
     postgres.execute(f"update {schema}.messages set due_at = 3000 where id = 'g1'")
     assert [lease.receipt.id for lease in take(store, 3)] == ["m25000", "g1", "m1"]
     assert count(store, State.READY) == 24_999 - 1 + 1500
+
+
+def test_pages_do_not_grow_with_the_number_of_targets(store: PostgresStore) -> None:
+    def work(many: int) -> Callable[[], object]:
+        queue = f"q{many}"
+        store.publish([draft(number, queue=queue, target=f"w{number}") for number in range(many)])
+        store.publish([draft(number, queue=queue) for number in range(many)])
+        return lambda: (store.browse(queue, State.READY, limit=5), store.oldest(queue, State.READY))
+
+    assert growth(work, 50) < 1.5
+
+
+def test_pages_are_in_lease_order_with_and_without_targets(store: PostgresStore) -> None:
+    store.publish([draft(n, target=f"w{n}" if n % 2 else "", priority=n % 3, id=f"m{n:03}") for n in range(30)])
+    page = store.browse(QUEUE, State.READY, limit=7)
+    found = page
+    while page:
+        page = store.browse(QUEUE, State.READY, after=page[-1].cursor, limit=7)
+        found += page
+    assert [entry.id for entry in found] == sorted(
+        (f"m{n:03}" for n in range(30)), key=lambda id: (-(int(id[1:]) % 3), id)
+    )

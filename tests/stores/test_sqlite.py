@@ -3,8 +3,9 @@
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -21,6 +22,7 @@ from pabal.stores.sqlite import publish as publishing
 from pabal.stores.sqlite.lease import Leaser
 from pabal.testing import ManualClock
 from pabal.testing.store_place import QUEUE, Child, ack, bodies, count, draft, drain, publish, retry, take, take_one
+from tests.steps import growth
 
 
 @pytest.fixture
@@ -72,9 +74,22 @@ _PLANS: list[tuple[str, str, int]] = [
     ),
     (maintain._PURGEABLE.format("messages_ready", "state = 0"), "messages_ready (queue_id=?)", 3),
     (maintain._PURGEABLE.format("messages_delayed", "state = 1"), "messages_delayed (queue_id=?)", 3),
-    (read._SAME_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))", 6),
-    (read._LOWER_PRIORITY, "messages_ready (queue_id=? AND target=? AND priority<?)", 4),
-    (read._TARGET, "messages_ready (queue_id=? AND target>?)", 2),
+    (
+        read._SAME_PRIORITY.format(*read._LANES[0]),
+        "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))",
+        5,
+    ),
+    (
+        read._SAME_PRIORITY.format(*read._LANES[1]),
+        "messages_targeted (queue_id=? AND priority=? AND (due_at,id)>(?,?))",
+        5,
+    ),
+    (read._LOWER_PRIORITY.format(*read._LANES[0]), "messages_ready (queue_id=? AND target=? AND priority<?)", 3),
+    (read._LOWER_PRIORITY.format(*read._LANES[1]), "messages_targeted (queue_id=? AND priority<?)", 3),
+    (read._PRIORITY.format(*read._LANES[0]), "COVERING INDEX messages_ready (queue_id=? AND target=?", 2),
+    (read._PRIORITY.format(*read._LANES[1]), "INDEX messages_targeted (queue_id=? AND priority<?)", 2),
+    (read._FIRST_DUE.format(*read._LANES[0]), "COVERING INDEX messages_ready (queue_id=? AND target=?", 2),
+    (read._FIRST_DUE.format(*read._LANES[1]), "INDEX messages_targeted (queue_id=? AND priority=?)", 2),
 ]
 
 
@@ -408,3 +423,48 @@ def test_many_acks_have_the_right_outcomes_whatever_is_among_them(store: SqliteS
         store._mixed_left = 0
         assert store.settle([Settlement(lease.receipt, Done()) for lease in two]) == [Outcome.APPLIED] * 2
     assert count(store, State.DONE) == 66
+
+
+# Targets
+
+
+def with_targets(tmp_path: Path, many: int) -> SqliteStore:
+    """Return a store with so many ready messages, each with a target of its own."""
+    store = SqliteStore(tmp_path / f"{many}.db", clock=ManualClock())
+    store.publish([draft(number, target=f"w{number}", priority=number % 3) for number in range(many)])
+    return store
+
+
+@pytest.mark.parametrize("what", ["browse", "oldest"])
+def test_what_is_asked_does_not_grow_with_the_number_of_targets(tmp_path: Path, what: str) -> None:
+    def work(many: int) -> Callable[[], object]:
+        store = with_targets(tmp_path, many)
+        return partial(browse_all, store) if what == "browse" else partial(store.oldest, QUEUE, State.READY)
+
+    assert growth(work, 200) < (6 if what == "browse" else 1.5)
+
+
+def browse_all(store: SqliteStore) -> list[Entry]:
+    found = page = store.browse(QUEUE, State.READY, limit=50)
+    while page:
+        page = store.browse(QUEUE, State.READY, after=page[-1].cursor, limit=50)
+        found += page
+    return found
+
+
+def test_messages_with_and_without_targets_are_browsed_in_lease_order(tmp_path: Path) -> None:
+    with closing(with_targets(tmp_path, 100)) as store:
+        store.publish([draft(number, priority=number % 4) for number in range(100, 200)])
+        found = [entry.message for entry in browse_all(store) if entry.message]
+        order = sorted(found, key=lambda message: (-message.priority, message.body))
+        assert [message.body for message in found] == [message.body for message in order] and len(found) == 200
+
+
+def test_a_store_of_an_earlier_release_gets_the_index_of_targets(tmp_path: Path) -> None:
+    with_targets(tmp_path, 20).close()
+    connection = connect(tmp_path / "20.db")
+    for statement in ("drop index messages_targeted", "update meta set value = 2 where key = 'schema.queues'"):
+        connection.execute(statement).fetchall()
+    connection.close()
+    with closing(SqliteStore(tmp_path / "20.db", clock=ManualClock())) as store:
+        assert len(browse_all(store)) == 20 and store.check(repair=False) == []

@@ -638,7 +638,7 @@ def test_a_lost_version_of_the_tables_is_noted_again(
     assert bodies(take(store)) == [1]
 
 
-@pytest.mark.parametrize("version", [3, 6, 1 << 40])
+@pytest.mark.parametrize("version", [4, 6, 1 << 40])
 def test_a_version_that_is_higher_than_its_tables_is_noted_again(
     store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, version: int
 ) -> None:
@@ -660,8 +660,8 @@ def test_a_version_of_a_newer_release_is_refused(
     store: SqliteStore, opened: Callable[[], SqliteStore], path: Path, step: str
 ) -> None:
     publish(store, 1)
-    damage(path, step, "update meta set value = 3 where key = 'schema.queues'")
-    with pytest.raises(StoreRefused, match="schema 3 of queues; this release knows 2: upgrade pabal"):
+    damage(path, step, "update meta set value = 4 where key = 'schema.queues'")
+    with pytest.raises(StoreRefused, match="schema 4 of queues; this release knows 3: upgrade pabal"):
         opened()
 
 
@@ -807,7 +807,7 @@ def notes(path: Path) -> list[str]:
         return [row[0] for row in connection.execute("select text from notes")]
 
 
-@pytest.mark.parametrize("index", ["messages_group_inflight", "messages_id"])
+@pytest.mark.parametrize("index", ["messages_group_inflight", "messages_id", "messages_targeted"])
 def test_a_missing_index_is_made_in_place_and_the_tables_of_others_stay(
     index: str, opened: Callable[[], SqliteStore], path: Path
 ) -> None:

@@ -38,7 +38,8 @@ union all select 1, count(*) from pabal.messages where queue_id = %(q)s and stat
 union all select 2, count(*) from pabal.messages where queue_id = %(q)s and state = 2
 union all select state, count(*) from pabal.messages where queue_id = %(q)s and state > 2 group by state"""
 _FIND = f"select {_COLUMNS} from pabal.messages where queue_id = %s and id = %s"
-_TARGET = "select min(target) from pabal.messages where queue_id = %s and state = 0 and target > %s"
+# An index has the ready messages for every consumer in lease order, another one those that have a target.
+_LANES = "target = ''", "octet_length(target) > 0"
 # A page ends early if its documents are large. The size of a document is known without reading it.
 _CUT = f"""
 select {_COLUMNS} from (
@@ -46,11 +47,11 @@ select {_COLUMNS} from (
     - coalesce(octet_length(document), 0) as before
   from ({{page}}) as page
 ) as measured where before < {BROWSE_BYTES} order by {{order}}"""
-_OF_TARGET = _CUT.format(
+_OF_LANE = _CUT.format(
     order="rank, due_at, id",
     page="""
 select * from pabal.messages
-where queue_id = %s and state = 0 and target = %s and (rank, due_at, id) > (%s, %s, %s)
+where queue_id = %s and state = 0 and {lane} and (rank, due_at, id) > (%s, %s, %s)
 order by rank, due_at, id limit %s""",
 )
 _BY_TIME = _CUT.format(
@@ -60,19 +61,18 @@ select * from pabal.messages
 where queue_id = %s and {term} and ({time}, seq) > (%s, %s) order by {time}, seq limit %s""",
 )
 _OLDEST_READY = """
-with recursive pairs as (
-  (select target, rank from pabal.messages where queue_id = %(q)s and state = 0 order by target, rank limit 1)
+with recursive ranks as (
+  (select rank from pabal.messages where queue_id = %(q)s and state = 0 and {lane} order by rank limit 1)
   union all
-  select next.target, next.rank from pairs, lateral (
-    select m.target, m.rank from pabal.messages as m
-    where m.queue_id = %(q)s and m.state = 0 and (m.target, m.rank) > (pairs.target, pairs.rank)
-    order by m.target, m.rank limit 1
+  select next.rank from ranks, lateral (
+    select m.rank from pabal.messages as m
+    where m.queue_id = %(q)s and m.state = 0 and {lane} and m.rank > ranks.rank order by m.rank limit 1
   ) as next
 )
 select min((
   select min(m.due_at) from pabal.messages as m
-  where m.queue_id = %(q)s and m.state = 0 and m.target = pairs.target and m.rank = pairs.rank
-)) from pairs"""
+  where m.queue_id = %(q)s and m.state = 0 and {lane} and m.rank = ranks.rank
+)) from ranks"""
 _SINCE = "select min(state_since) from pabal.messages where queue_id = %(q)s and {}"
 _HOLDS = """
 select left(m.token, %s), q.name, count(*), min(m.state_since)
@@ -113,7 +113,10 @@ class Reader(Queues):
         own = NUMBERS[State(state)]
         statements = [_SINCE.format(f"state = {own} and state > 2" if own > INFLIGHT else f"state = {own}")]
         if own == READY:
-            statements = [_OLDEST_READY, _SINCE.format(f"state = {HELD} and state > 2")]
+            statements = [
+                *(_OLDEST_READY.format(lane=lane) for lane in _LANES),
+                _SINCE.format(f"state = {HELD} and state > 2"),
+            ]
         times = [
             row[0]
             for statement in statements
@@ -157,19 +160,10 @@ class Reader(Queues):
 
     def _ready_page(self, link: Link, number: int, after: str, limit: int) -> Iterator[Row]:
         start = ready_cursor(after, first=-1000)
-        statement = self._sql(_OF_TARGET)
         pages = [
-            link.execute(statement, (number, target, *start, limit)).fetchall()
-            for target in list(self._targets(link, number))
+            link.execute(self._sql(_OF_LANE.format(lane=lane)), (number, *start, limit)).fetchall() for lane in _LANES
         ]
         return merge(*pages, key=lambda row: (row[6], row[4], row[1]))
-
-    def _targets(self, link: Link, number: int) -> Iterator[str]:
-        target: str | None = ""
-        while target is not None:
-            yield target
-            found = link.execute(self._sql(_TARGET), (number, target)).fetchone()
-            target = found[0] if found else None
 
     def _page_by_time(self, link: Link, number: int, state: int, after: str, limit: int) -> list[Row]:
         time, term = _TIMES.get(state, ("state_since", f"state = {state} and state > 2"))

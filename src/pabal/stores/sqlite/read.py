@@ -1,7 +1,6 @@
 """Look at messages without changing them. Pages are found by key, never by offset."""
 
 from collections.abc import Iterator
-from functools import partial
 from heapq import merge
 from itertools import islice
 
@@ -34,17 +33,19 @@ union all select 2, count(*) from messages where queue_id = ?1 and state = 2
 union all select state, count(*) from messages where queue_id = ?1 and state > 2 group by state"""
 _FIND = f"select {_COLUMNS} from messages where queue_id = ? and id = ?"
 _IS_OWN = "select 1 from messages not indexed where seq = ? and queue_id = ? and id = ?"
-_TARGET = "select min(target) from messages where queue_id = ? and state = 0 and target > ?"
+# An index has the ready messages for every consumer in lease order, another one those that have a target.
+_LANES = (
+    ("messages indexed by messages_ready", "target = ''"),
+    ("messages indexed by messages_targeted", "target <> ''"),
+)
 _SAME_PRIORITY = f"""
-select {_COLUMNS} from messages
-where queue_id = ? and state = 0 and target = ? and priority = ? and (due_at, id) > (?, ?)
+select {_COLUMNS} from {{}} where queue_id = ? and state = 0 and {{}} and priority = ? and (due_at, id) > (?, ?)
 order by due_at, id limit ?"""
 _LOWER_PRIORITY = f"""
-select {_COLUMNS} from messages where queue_id = ? and state = 0 and target = ? and priority < ?
+select {_COLUMNS} from {{}} where queue_id = ? and state = 0 and {{}} and priority < ?
 order by priority desc, due_at, id limit ?"""
-_PRIORITY = """
-select max(priority) from messages where queue_id = ? and state = 0 and target = ? and priority < ?"""
-_FIRST_DUE = "select min(due_at) from messages where queue_id = ? and state = 0 and target = ? and priority = ?"
+_PRIORITY = "select max(priority) from {} where queue_id = ? and state = 0 and {} and priority < ?"
+_FIRST_DUE = "select min(due_at) from {} where queue_id = ? and state = 0 and {} and priority = ?"
 _HOLDS = """
 select substr(token, 1, ?), queues.name, count(*), min(state_since)
 from messages indexed by messages_inflight join queues on queues.id = queue_id where state = 2 group by 1, 2"""
@@ -120,12 +121,12 @@ def _oldest(db: Connection, number: int, state: State) -> float | None:
     since = _SINCE.format(f"state = {own} and state > 2" if own > INFLIGHT else f"state = {own}")
     if state is not State.READY:
         return _instant(db.execute(since, (number,)).get)
-    # The index has the due times in order for each target and priority, of which there are few.
+    # The indexes have the due times in order for each priority, of which there are few.
     times = [_instant(db.execute(_SINCE.format(f"state = {HELD} and state > 2"), (number,)).get)]
-    for target in _targets(db, number):
+    for lane in _LANES:
         priority = 1000
-        while (priority := db.execute(_PRIORITY, (number, target, priority)).get) is not None:
-            times.append(_instant(db.execute(_FIRST_DUE, (number, target, priority)).get))
+        while (priority := db.execute(_PRIORITY.format(*lane), (number, priority)).get) is not None:
+            times.append(_instant(db.execute(_FIRST_DUE.format(*lane), (number, priority)).get))
     return min((time for time in times if time is not None), default=None)
 
 
@@ -152,8 +153,7 @@ def _page(db: Connection, number: int, state: State, after: str, limit: int) -> 
 def _ready_page(db: Connection, number: int, after: str, limit: int) -> Iterator[Row]:
     order, due_at, id = start = ready_cursor(after, first=1000)
     last = -order, due_at, id
-    pages = map(partial(_of_target, db, number, start, limit), _targets(db, number))
-    for row in merge(*pages, key=_place_of_ready):
+    for row in merge(*(_of_lane(db, number, start, limit, lane) for lane in _LANES), key=_place_of_ready):
         if (place := _place_of_ready(row)) <= last:
             raise damaged_index(db)
         last = place
@@ -164,21 +164,14 @@ def _place_of_ready(row: Row) -> tuple[int, float, str]:
     return -row[6], row[4], row[1]
 
 
-def _of_target(db: Connection, number: int, start: tuple[int, float, str], limit: int, target: str) -> Iterator[Row]:
-    for row in db.execute(_SAME_PRIORITY, (number, target, *start, limit)):
+def _of_lane(
+    db: Connection, number: int, start: tuple[int, float, str], limit: int, lane: tuple[str, str]
+) -> Iterator[Row]:
+    for row in db.execute(_SAME_PRIORITY.format(*lane), (number, *start, limit)):
         yield row
         limit -= 1
     if limit:
-        yield from db.execute(_LOWER_PRIORITY, (number, target, start[0], limit))
-
-
-def _targets(db: Connection, number: int) -> Iterator[str]:
-    yield ""
-    target = ""
-    while (found := db.execute(_TARGET, (number, target)).get) is not None:
-        if found <= target:
-            raise damaged_index(db)
-        yield (target := found)
+        yield from db.execute(_LOWER_PRIORITY.format(*lane), (number, start[0], limit))
 
 
 def _page_by_time(db: Connection, number: int, state: int, after: str, limit: int) -> Iterator[Row]:
