@@ -378,3 +378,39 @@ def test_a_page_after_the_last_shows_what_came_since(tmp_path: Path) -> None:
         store.publish([draft(5, id="m5")])
         page += store.browse(QUEUE, State.READY, limit=3, after=page[-1].cursor)
         assert [entry.id for entry in page] == [f"m{n}" for n in range(6)]
+
+
+def bury_by_receipt(store: FileStore, number: int) -> None:
+    queue = Queue(QUEUE, store)
+    for delivery in queue.lease(number // 2):
+        queue.bury(str(delivery.receipt), "no")
+
+
+def nack_by_receipt(store: FileStore, number: int) -> None:
+    queue = Queue(QUEUE, store)
+    for delivery in queue.lease(number // 2):
+        queue.nack(str(delivery.receipt), delay=60.0, reason="later")
+
+
+def test_what_this_process_leased_is_found_without_a_listing(tmp_path: Path, listed: list[str]) -> None:
+    with closing(FileStore(tmp_path)) as store, closing(FileStore(tmp_path)) as other:
+        store.publish([draft(n) for n in range(3)])
+        first, second, third = take(store, 3)
+        other.extend([second.receipt], 90.0)
+        store.settle([Settlement(third.receipt, Dead(Failure("NO")))])
+        listed.clear()
+        entry = store.find(QUEUE, first.receipt.id)
+        assert entry is not None and entry.state is State.INFLIGHT and entry.token
+        assert not [path for path in listed if QUEUE in path]
+        entry = store.find(QUEUE, second.receipt.id)
+        assert entry is not None and entry.state is State.INFLIGHT, "it was extended elsewhere, and has another name"
+        entry = store.find(QUEUE, third.receipt.id)
+        assert entry is not None and entry.state is State.DEAD
+
+
+@pytest.mark.parametrize("work", [bury_by_receipt, nack_by_receipt])
+def test_failing_by_receipt(tmp_path: Path, work: Work) -> None:
+    def publish(store: FileStore, number: int) -> None:
+        store.publish([draft(n) for n in range(number)])
+
+    assert growth(tmp_path, publish, work) < 5.5

@@ -163,9 +163,9 @@ def _extend_batch(root: Root, queue: QueueDirectory, receipts: Mapping[int, Rece
     """Extend leases of one queue; yield the numbers of those that still hold their message."""
     with queue:
         for receipt in receipts.values():  # another process may have extended or settled it
-            known = queue.leased.get((receipt.id, receipt.token))
+            known = queue.known_lease(receipt.id, receipt.token)
             if known is not None and not os.path.lexists(f"{queue.inflight}/{known.name}"):
-                queue.leased.pop((receipt.id, receipt.token), None)
+                queue.forget_lease(receipt.id, receipt.token)
         leases = find_leases(root, queue, {*receipts.values()})
         for number, receipt in receipts.items():
             if (leased := leases.get(receipt)) is not None:

@@ -61,7 +61,7 @@ class QueueDirectory(FileLock):
         self.inflight = self.dirs[State.INFLIGHT]
         self.private = f"{root.path}/{root.layout.private(name)}"
         self.tmp, self.dedup, self.why = (f"{self.private}/{part}" for part in ("tmp", "dedup", "why"))
-        self.leased: dict[tuple[str, str], LeasedFile] = {}  # by id and token; a hint, the directory is the truth
+        self.leased: dict[str, tuple[str, LeasedFile]] = {}  # by id, with the token; a hint, the directory is the truth
         self.index: Index | None = None
         self.published: set[str] = set()  # ids generated here of late: looked for only if one of them comes again
         # Listings of directories that are not used up, so that the next page or batch need not list again. Hints too.
@@ -128,7 +128,16 @@ class QueueDirectory(FileLock):
     def remember_lease(self, id: str, token: str, leased: LeasedFile) -> None:
         if len(self.leased) >= _MOST_LEASED:
             self.leased.clear()  # left by leases that were never settled; the directory still knows them
-        self.leased[id, token] = leased
+        self.leased[id] = token, leased
+
+    def known_lease(self, id: str, token: str) -> LeasedFile | None:
+        """Return the file of a lease, if this process remembers it. It may have a new name by now."""
+        known = self.leased.get(id)
+        return known[1] if known is not None and known[0] == token else None
+
+    def forget_lease(self, id: str, token: str) -> None:
+        if self.known_lease(id, token) is not None:
+            self.leased.pop(id, None)
 
     def reason(self, state: State, id: str, name: str) -> str:
         """Return the path of the reason of a message: beside its file once it is settled, else in the folder `why`."""

@@ -219,6 +219,8 @@ def belongs(state: State, slot: Slot) -> bool:
 
 def locate(root: Root, queue: QueueDirectory, id: str) -> tuple[State, str, Slot | None] | None:
     """Find a message by its id: return its state, the name of its file, and the slot unless the name is foreign."""
+    if (held := _in_flight(root, queue, id)) is not None:
+        return held
     for _ in range(2):  # a message that moves back meanwhile is met the second time
         for state in _SEARCHED:
             met = queue.by_id.get(state, {}).get(id) if state is State.DEAD else None  # its name stays as it is
@@ -227,6 +229,15 @@ def locate(root: Root, queue: QueueDirectory, id: str) -> tuple[State, str, Slot
             for _, name, slot in _find_in(root, queue, state, (id,)):
                 return state, name, slot
     return None
+
+
+def _in_flight(root: Root, queue: QueueDirectory, id: str) -> tuple[State, str, Slot] | None:
+    """Return where a message is that this process leased, if its file still has the name that is remembered."""
+    _, known = queue.leased.get(id, ("", None))
+    slot = None if known is None else root.names.parse(known.name)
+    if known is None or slot is None or not os.path.lexists(f"{queue.inflight}/{known.name}"):
+        return None
+    return State.INFLIGHT, known.name, slot
 
 
 def present(root: Root, queue: QueueDirectory, ids: Collection[str]) -> set[str]:
@@ -317,7 +328,7 @@ def find_leases(root: Root, queue: QueueDirectory, receipts: Collection[Receipt]
     """Return the files that receipts hold: those that this process remembers, which may have a new name by now, and the
     others under whatever names their leases were extended to.
     """
-    leases = {receipt: known for receipt in receipts if (known := queue.leased.get((receipt.id, receipt.token)))}
+    leases = {receipt: known for receipt in receipts if (known := queue.known_lease(receipt.id, receipt.token))}
     found = _find_by_token(root, queue, State.INFLIGHT, [each for each in receipts if each not in leases])
     return leases | {receipt: LeasedFile(name, slot, slot.attempt) for receipt, (name, slot) in found.items()}
 

@@ -220,7 +220,7 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
 def _tidy(root: Root, queue: QueueDirectory, case: Case) -> None:
     """Remove the hints and files that are not needed after a settlement, applied or not."""
     receipt, verdict = case.settlement
-    queue.leased.pop((receipt.id, receipt.token), None)
+    queue.forget_lease(receipt.id, receipt.token)
     if not case.applied:
         if case.folder:
             _remove_folder(case.folder)
