@@ -27,6 +27,25 @@ def test_a_database_with_two_hard_links_is_refused(tmp_path: Path, open: type) -
     open(f"sqlite:{tmp_path}/q.db").close()
 
 
+@pytest.mark.parametrize("owner", ["", "?owner=any"])
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+@pytest.mark.parametrize("open", OPENERS.values(), ids=OPENERS)
+def test_a_link_in_place_of_a_file_of_sqlite_is_named(
+    tmp_path: Path, open: type, end: str, there: bool, owner: str
+) -> None:
+    place = tmp_path / "q.db"
+    if there:
+        open(f"sqlite:{place}").close()
+    Path(f"{place}{end}").unlink(missing_ok=True)
+    Path(f"{place}{end}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreRefused, match=f"q.db{end} is a symbolic link.*remove the link"):
+        open(f"sqlite:{place}{owner if open is connect else ''}")
+    assert not (tmp_path / "elsewhere").exists()
+    Path(f"{place}{end}").unlink()
+    open(f"sqlite:{place}").close()
+
+
 def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path) -> None:
     need("root and unshare for a bind mount", os.geteuid() == 0 and shutil.which("unshare") is not None)
     connect(f"sqlite:{tmp_path}/q.db").close()

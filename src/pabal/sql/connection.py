@@ -97,8 +97,18 @@ def error_of(exc: SqliteError, path: Path, busy: float, doing: str, doctor: str 
         return StoreFailed(f"{path} is not a SQLite database: give another path or restore a copy")
     if isinstance(exc, apsw.CorruptError):
         return StoreFailed(f"{path} is damaged ({exc}): run `{doctor}`")
+    if isinstance(exc, apsw.CantOpenError) and (link := _link_beside(path)):
+        return StoreRefused(
+            f"{link} is a symbolic link, and SQLite opens none there: remove the link; if you moved the file away"
+            " yourself, move it back"
+        )
     remedy = f"run `{doctor}`" if isinstance(exc, apsw.SQLError) else "reopen it and repeat"  # its schema is damaged
     return StoreFailed(f"{exc} while {doing} {path}: {remedy}")
+
+
+def _link_beside(path: Path) -> str:
+    """Return which of the files that SQLite keeps beside a database is a symlink, or ''."""
+    return next((name for end in ("-wal", "-shm") if os.path.islink(name := f"{path}{end}")), "")
 
 
 def breaks(exc: SqliteError) -> bool:
