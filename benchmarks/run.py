@@ -328,7 +328,7 @@ def _tell(text: str) -> None:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure Pabal against the raw limits and its peers.")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_const", const=QUICK, dest="scale", help="about a minute")
+    size.add_argument("--quick", action="store_const", const=QUICK, dest="scale", help="some minutes")
     size.add_argument("--smoke", action="store_const", const=SMOKE, dest="scale", help="every row once; means nothing")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose title holds this text")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="order of slices")

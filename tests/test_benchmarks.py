@@ -55,6 +55,30 @@ hybrid: lease + ack one at a time at a backlog of 40, to 20
 sqlite: lease + ack one at a time at a backlog of 60, to 20
 sqlite topic: append 100 per call, to bare inserts
 sqlite topic: read 100 per call, to bare selects
+sqlite: counts of all queues, cost of one at 20, to 2
+files: counts of all queues, cost of one at 20, to 2
+hybrid: counts of all queues, cost of one at 20, to 2
+sqlite: lease + ack 100 per call of delayed messages due at once, cost of one at 20, to 2
+files: lease + ack 100 per call of delayed messages due at once, cost of one at 20, to 2
+hybrid: lease + ack 100 per call of delayed messages due at once, cost of one at 20, to 2
+sqlite: list dead messages, cost of one at 20, to 2
+files: list dead messages, cost of one at 20, to 2
+hybrid: list dead messages, cost of one at 20, to 2
+sqlite: revive all dead messages, cost of one at 20, to 2
+files: revive all dead messages, cost of one at 20, to 2
+hybrid: revive all dead messages, cost of one at 20, to 2
+sqlite: publish a duplicate, dedup keys, cost of one at 20, to 2
+files: publish a duplicate, dedup keys, cost of one at 20, to 2
+hybrid: publish a duplicate, dedup keys, cost of one at 20, to 2
+sqlite: lease + ack of one group, cost of one at 20, to 2
+files: lease + ack of one group, cost of one at 20, to 2
+hybrid: lease + ack of one group, cost of one at 20, to 2
+sqlite: purge of one group, cost of one at 20, to 2
+files: purge of one group, cost of one at 20, to 2
+hybrid: purge of one group, cost of one at 20, to 2
+sqlite: first lease after opening, cost of one at 20, to 2
+files: first lease after opening, cost of one at 20, to 2
+hybrid: first lease after opening, cost of one at 20, to 2
 sqlite: memory at a backlog of 40 above empty, MB
 files: memory at a backlog of 40 above empty, MB
 hybrid: memory at a backlog of 40 above empty, MB
