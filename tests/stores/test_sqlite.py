@@ -75,21 +75,21 @@ _PLANS: list[tuple[str, str, int]] = [
     (maintain._PURGEABLE.format("messages_ready", "state = 0"), "messages_ready (queue_id=?)", 3),
     (maintain._PURGEABLE.format("messages_delayed", "state = 1"), "messages_delayed (queue_id=?)", 3),
     (
-        read._SAME_PRIORITY.format(*read._LANES[0]),
+        read._SAME_PRIORITY.format(*read._READY_PARTS[0]),
         "messages_ready (queue_id=? AND target=? AND priority=? AND (due_at,id)>(?,?))",
         5,
     ),
     (
-        read._SAME_PRIORITY.format(*read._LANES[1]),
+        read._SAME_PRIORITY.format(*read._READY_PARTS[1]),
         "messages_targeted (queue_id=? AND priority=? AND (due_at,id)>(?,?))",
         5,
     ),
-    (read._LOWER_PRIORITY.format(*read._LANES[0]), "messages_ready (queue_id=? AND target=? AND priority<?)", 3),
-    (read._LOWER_PRIORITY.format(*read._LANES[1]), "messages_targeted (queue_id=? AND priority<?)", 3),
-    (read._PRIORITY.format(*read._LANES[0]), "COVERING INDEX messages_ready (queue_id=? AND target=?", 2),
-    (read._PRIORITY.format(*read._LANES[1]), "INDEX messages_targeted (queue_id=? AND priority<?)", 2),
-    (read._FIRST_DUE.format(*read._LANES[0]), "COVERING INDEX messages_ready (queue_id=? AND target=?", 2),
-    (read._FIRST_DUE.format(*read._LANES[1]), "INDEX messages_targeted (queue_id=? AND priority=?)", 2),
+    (read._LOWER_PRIORITY.format(*read._READY_PARTS[0]), "messages_ready (queue_id=? AND target=? AND priority<?)", 3),
+    (read._LOWER_PRIORITY.format(*read._READY_PARTS[1]), "messages_targeted (queue_id=? AND priority<?)", 3),
+    (read._PRIORITY.format(*read._READY_PARTS[0]), "COVERING INDEX messages_ready (queue_id=? AND target=?", 2),
+    (read._PRIORITY.format(*read._READY_PARTS[1]), "INDEX messages_targeted (queue_id=? AND priority<?)", 2),
+    (read._FIRST_DUE.format(*read._READY_PARTS[0]), "COVERING INDEX messages_ready (queue_id=? AND target=?", 2),
+    (read._FIRST_DUE.format(*read._READY_PARTS[1]), "INDEX messages_targeted (queue_id=? AND priority=?)", 2),
 ]
 
 

@@ -414,16 +414,18 @@ class Queue(Local, Generic[Body]):
     def _leased(self, limit: int, visibility: float | None, successive: bool, token: str) -> list[Delivery[Body]]:
         policy = self._effective().policy
         term = policy.visibility if visibility is None else check_seconds("visibility", visibility, least=MIN_LEASE)
-        if self._clock.boot() - self._swept_at >= SLOW_POLL:
-            self.sweep()
+        swept = self._clock.boot() - self._swept_at >= SLOW_POLL
+        if swept:
+            self.sweep()  # which judges what has expired
         if self.paused:
-            self.settler.judge_expired()
+            if not swept:
+                self.settler.judge_expired()
             return []
         lease = partial(
             self.store.lease, self.name, limit, term, consumer=self.consumer, token=token, successive=successive
         )
         leases = lease()
-        if not leases and self.settler.judge_expired():
+        if not leases and not swept and self.settler.judge_expired():
             leases = lease()
         return [Delivery(self, lease, term) for lease in leases]
 

@@ -39,7 +39,7 @@ union all select 2, count(*) from pabal.messages where queue_id = %(q)s and stat
 union all select state, count(*) from pabal.messages where queue_id = %(q)s and state > 2 group by state"""
 _FIND = f"select {_COLUMNS} from pabal.messages where queue_id = %s and id = %s"
 # An index has the ready messages for every consumer in lease order, another one those that have a target.
-_LANES = "target = ''", "octet_length(target) > 0"
+_READY_PARTS = "target = ''", "octet_length(target) > 0"
 # A page ends early if its documents are large. The size of a document is known without reading it.
 _CUT = f"""
 select {_COLUMNS} from (
@@ -47,11 +47,11 @@ select {_COLUMNS} from (
     - coalesce(octet_length(document), 0) as before
   from ({{page}}) as page
 ) as measured where before < {BROWSE_BYTES} order by {{order}}"""
-_OF_LANE = _CUT.format(
+_OF_PART = _CUT.format(
     order="rank, due_at, id",
     page="""
 select * from pabal.messages
-where queue_id = %s and state = 0 and {lane} and (rank, due_at, id) > (%s, %s, %s)
+where queue_id = %s and state = 0 and {part} and (rank, due_at, id) > (%s, %s, %s)
 order by rank, due_at, id limit %s""",
 )
 _BY_TIME = _CUT.format(
@@ -62,16 +62,16 @@ where queue_id = %s and {term} and ({time}, seq) > (%s, %s) order by {time}, seq
 )
 _OLDEST_READY = """
 with recursive ranks as (
-  (select rank from pabal.messages where queue_id = %(q)s and state = 0 and {lane} order by rank limit 1)
+  (select rank from pabal.messages where queue_id = %(q)s and state = 0 and {part} order by rank limit 1)
   union all
   select next.rank from ranks, lateral (
     select m.rank from pabal.messages as m
-    where m.queue_id = %(q)s and m.state = 0 and {lane} and m.rank > ranks.rank order by m.rank limit 1
+    where m.queue_id = %(q)s and m.state = 0 and {part} and m.rank > ranks.rank order by m.rank limit 1
   ) as next
 )
 select min((
   select min(m.due_at) from pabal.messages as m
-  where m.queue_id = %(q)s and m.state = 0 and {lane} and m.rank = ranks.rank
+  where m.queue_id = %(q)s and m.state = 0 and {part} and m.rank = ranks.rank
 )) from ranks"""
 _SINCE = "select min(state_since) from pabal.messages where queue_id = %(q)s and {}"
 _HOLDS = """
@@ -114,7 +114,7 @@ class Reader(Queues):
         statements = [_SINCE.format(f"state = {own} and state > 2" if own > INFLIGHT else f"state = {own}")]
         if own == READY:
             statements = [
-                *(_OLDEST_READY.format(lane=lane) for lane in _LANES),
+                *(_OLDEST_READY.format(part=part) for part in _READY_PARTS),
                 _SINCE.format(f"state = {HELD} and state > 2"),
             ]
         times = [
@@ -161,7 +161,8 @@ class Reader(Queues):
     def _ready_page(self, link: Link, number: int, after: str, limit: int) -> Iterator[Row]:
         start = ready_cursor(after, first=-1000)
         pages = [
-            link.execute(self._sql(_OF_LANE.format(lane=lane)), (number, *start, limit)).fetchall() for lane in _LANES
+            link.execute(self._sql(_OF_PART.format(part=part)), (number, *start, limit)).fetchall()
+            for part in _READY_PARTS
         ]
         return merge(*pages, key=lambda row: (row[6], row[4], row[1]))
 

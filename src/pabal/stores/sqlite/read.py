@@ -34,7 +34,7 @@ union all select state, count(*) from messages where queue_id = ?1 and state > 2
 _FIND = f"select {_COLUMNS} from messages where queue_id = ? and id = ?"
 _IS_OWN = "select 1 from messages not indexed where seq = ? and queue_id = ? and id = ?"
 # An index has the ready messages for every consumer in lease order, another one those that have a target.
-_LANES = (
+_READY_PARTS = (
     ("messages indexed by messages_ready", "target = ''"),
     ("messages indexed by messages_targeted", "target <> ''"),
 )
@@ -123,10 +123,10 @@ def _oldest(db: Connection, number: int, state: State) -> float | None:
         return _instant(db.execute(since, (number,)).get)
     # The indexes have the due times in order for each priority, of which there are few.
     times = [_instant(db.execute(_SINCE.format(f"state = {HELD} and state > 2"), (number,)).get)]
-    for lane in _LANES:
+    for part in _READY_PARTS:
         priority = 1000
-        while (priority := db.execute(_PRIORITY.format(*lane), (number, priority)).get) is not None:
-            times.append(_instant(db.execute(_FIRST_DUE.format(*lane), (number, priority)).get))
+        while (priority := db.execute(_PRIORITY.format(*part), (number, priority)).get) is not None:
+            times.append(_instant(db.execute(_FIRST_DUE.format(*part), (number, priority)).get))
     return min((time for time in times if time is not None), default=None)
 
 
@@ -153,7 +153,7 @@ def _page(db: Connection, number: int, state: State, after: str, limit: int) -> 
 def _ready_page(db: Connection, number: int, after: str, limit: int) -> Iterator[Row]:
     order, due_at, id = start = ready_cursor(after, first=1000)
     last = -order, due_at, id
-    for row in merge(*(_of_lane(db, number, start, limit, lane) for lane in _LANES), key=_place_of_ready):
+    for row in merge(*(_of_part(db, number, start, limit, part) for part in _READY_PARTS), key=_place_of_ready):
         if (place := _place_of_ready(row)) <= last:
             raise damaged_index(db)
         last = place
@@ -164,14 +164,14 @@ def _place_of_ready(row: Row) -> tuple[int, float, str]:
     return -row[6], row[4], row[1]
 
 
-def _of_lane(
-    db: Connection, number: int, start: tuple[int, float, str], limit: int, lane: tuple[str, str]
+def _of_part(
+    db: Connection, number: int, start: tuple[int, float, str], limit: int, part: tuple[str, str]
 ) -> Iterator[Row]:
-    for row in db.execute(_SAME_PRIORITY.format(*lane), (number, *start, limit)):
+    for row in db.execute(_SAME_PRIORITY.format(*part), (number, *start, limit)):
         yield row
         limit -= 1
     if limit:
-        yield from db.execute(_LOWER_PRIORITY.format(*lane), (number, start[0], limit))
+        yield from db.execute(_LOWER_PRIORITY.format(*part), (number, start[0], limit))
 
 
 def _page_by_time(db: Connection, number: int, state: int, after: str, limit: int) -> Iterator[Row]:
