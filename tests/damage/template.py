@@ -76,9 +76,9 @@ def store_at(kind: str, place: Path, *, closed: bool) -> Iterator[pabal.Connecti
 def make(kind: str, place: Path, *, closed: bool = True) -> set[str]:
     """Make the store; return the keys of all messages that must be found in it in some state with their body."""
     with store_at(kind, place, closed=closed) as connection:
-        keys = _fill(connection, kind)
+        # Before the settlement that is left unfinished, which the next look of this process would finish.
         connection.schedule("hourly", queue="jobs", body=body_of("new"), every=_HOUR)
-        return keys
+        return _fill(connection, kind)
 
 
 def _fill(connection: pabal.Connection, kind: str) -> set[str]:
