@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pabal import filesystem
 from pabal.errors import LinkedFile, NotARegularFile, TooLarge
 from pabal.filesystem import lock_holders, locked, mount_of, mounts, read_plain, read_whole
 from pabal.policy.policy import LARGEST_MAX_BYTES
@@ -52,6 +53,31 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
     for read in (read_whole, read_plain):
         with pytest.raises(FileNotFoundError):
             read(tmp_path / "a")
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_file_that_is_replaced_as_it_is_opened_is_read_and_a_removed_one_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    path.write_bytes(b"old")
+    other.write_bytes(b"new")
+    opened = filesystem.open_into
+
+    def open_into(fds: list[int], path: Path, flags: int) -> int:
+        fd = opened(fds, path, flags)
+        if not replaced:
+            path.unlink()
+        elif other.exists():
+            other.rename(path)
+        return fd
+
+    monkeypatch.setattr(filesystem, "open_into", open_into)
+    if replaced:
+        assert read_whole(path)[0] == b"new"
+    else:
+        with pytest.raises(FileNotFoundError):
+            read_whole(path)
 
 
 def test_a_lock_keeps_other_processes_out_and_is_free_afterwards(tmp_path: Path) -> None:

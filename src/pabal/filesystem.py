@@ -347,6 +347,7 @@ _SPECIAL = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})  # a symlink, a s
 NO_FILE = _SPECIAL | {errno.EISDIR}  # the errors of opening something that is not a plain file for writing
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _LIMIT = LARGEST_MAX_BYTES
+_REPLACED = 20  # times that a reader opens a file anew because another took its place
 UNREADABLE = (DecodeError, UnsafeFile, TooLarge)  # the errors of reading and decoding a message
 
 
@@ -356,6 +357,14 @@ def read_whole(path: str | Path, *, links: bool = False) -> tuple[bytes, float]:
     Raise UnsafeFile or TooLarge for anything that must not be read as a message; a FIFO or a device is never waited
     for. With `links`, symlinks are followed and the file may have several names.
     """
+    for _ in range(_REPLACED):
+        if (found := _read_once(path, links)) is not None:
+            return found
+    raise FileNotFoundError(errno.ENOENT, f"replaced {_REPLACED} times just as it was opened", path)
+
+
+def _read_once(path: str | Path, links: bool) -> tuple[bytes, float] | None:
+    """As above; None if the file was removed after it was opened: another one may be in its place."""
     fds: list[int] = []
     closing = map(os.close, fds)
     try:
@@ -370,7 +379,7 @@ def read_whole(path: str | Path, *, links: bool = False) -> tuple[bytes, float]:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode) or about.st_size > _LIMIT or about.st_nlink != 1 and not links:
             if about.st_nlink == 0:
-                raise FileNotFoundError(errno.ENOENT, "removed just as it was opened", path)
+                return None
             check_regular(about)
         data = os.read(fd, about.st_size + 1)
         if len(data) != about.st_size:  # it grows or shrinks, or is larger than one read returns

@@ -77,7 +77,7 @@ def make(kind: str, place: Path, *, closed: bool = True) -> set[str]:
     """Make the store; return the keys of all messages that must be found in it in some state with their body."""
     with store_at(kind, place, closed=closed) as connection:
         # Before the settlement that is left unfinished, which the next look of this process would finish.
-        connection.schedule("hourly", queue="jobs", body=body_of("new"), every=_HOUR)
+        connection.schedule("hourly", queue="jobs", body=body_of("new-hour"), every=_HOUR)
         return _fill(connection, kind)
 
 

@@ -161,7 +161,7 @@ def use(url: str) -> Seen:
         connection.close()
     except PabalError as exc:
         refused = refused or f"{exc.code}: {exc}"
-    found = sorted({*keys, *delivered} - {"new", "new-in-group"})
+    found = sorted(key for key in {*keys, *delivered} if queue_of(key))
     return Seen(found, delivered, wrong, corrupt, refused, usable, gone)
 
 

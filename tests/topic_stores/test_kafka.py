@@ -6,12 +6,16 @@ import socket
 import string
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
+from itertools import repeat
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from pabal.connect import connect_topics
@@ -74,6 +78,31 @@ def test_a_topic_that_brokers_have_not_heard_of_yet_is_waited_for(
         monkeypatch.setattr(AdminClient, "list_topics", look_late)
         assert not others.topic(name).create(2)
         assert len(looks) > 2
+
+
+def test_a_topic_waits_for_brokers_and_not_for_ever(
+    kafka: KafkaServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller makes none before the first sign of life of its brokers."""
+    text = "Unable to replicate the partition 1 time(s): All brokers are currently fenced."
+    fenced: list[Future[None]] = [Future(), Future()]
+    for future in fenced:
+        future.set_exception(KafkaException(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, text)))
+    create = AdminClient.create_topics
+    answers: Iterator[Future[None]] = iter(fenced)
+
+    def create_later(admin: AdminClient, wanted: list[Any], **limits: float) -> Any:
+        future = next(answers, None)
+        return create(admin, wanted, **limits) if future is None else {name: future}
+
+    monkeypatch.setattr(AdminClient, "create_topics", create_later)
+    with connect_topics(kafka.url) as topics:
+        assert topics.topic(name).create(1)
+    answers = repeat(fenced[0])
+    hasty = KafkaTopics(KafkaSettings(kafka.servers, timeout=0.5))
+    with pytest.raises(StoreFailed, match="does not answer.*fenced"):
+        hasty.create(f"{name}-2", Shape(1))
+    hasty.close()
 
 
 def test_who_proposes_a_schema_a_moment_after_another_changes_nothing(kafka: KafkaServer, name: str) -> None:

@@ -52,6 +52,11 @@ def kafka_error(exc: KafkaException) -> KafkaError:
     return error
 
 
+def is_fenced(error: KafkaError) -> bool:
+    """Say whether the controller has not heard from its brokers lately: for a moment after a start or a pause."""
+    return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "brokers are currently fenced" in error.str()
+
+
 def error_of(error: KafkaError, doing: str, servers: str) -> PabalError:
     """Return the error of this package for an error of Kafka."""
     code, text = error.code(), error.str()
@@ -61,9 +66,9 @@ def error_of(error: KafkaError, doing: str, servers: str) -> PabalError:
         return TooLarge(f"{text} while {doing}: the server takes less than that; raise its max.message.bytes")
     if code in _FENCED:
         return Fenced(f"{text} while {doing}: another member has the partition; nothing was committed, read on")
-    if code in _INVALID:
+    if code in _INVALID and not is_fenced(error):
         return InvalidInput(f"{text.strip()} while {doing}")
-    if code in TEMPORARY:
+    if code in TEMPORARY or is_fenced(error):
         return StoreFailed(f"Kafka at {servers} does not answer while {doing} ({text}): see that it runs, then repeat")
     return StoreFailed(f"{text} while {doing} on Kafka at {servers}")
 

@@ -34,7 +34,7 @@ from pabal.topic_store import (
     check_topic,
     joined,
 )
-from pabal.topic_stores.kafka.errors import busy_or, kafka_error, translated
+from pabal.topic_stores.kafka.errors import busy_or, is_fenced, kafka_error, translated
 from pabal.topic_stores.kafka.member import KafkaMember
 from pabal.topic_stores.kafka.producer import RecordProducer
 from pabal.topic_stores.kafka.reader import SETTINGS_TOPIC, Reader, SettingsReader, proposal_key
@@ -206,17 +206,26 @@ class KafkaTopics:
         self._require_open()
         wanted = NewTopic(topic, partitions, self._settings.replication, config=config)
         with translated(f"making {topic}", self._settings.servers):
-            timeout = self._settings.timeout
+            made = self._create_when_there_are_brokers(wanted)
+            self._wait_for_leaders(topic)
+        return made
+
+    def _create_when_there_are_brokers(self, wanted: NewTopic) -> bool:
+        timeout = self._settings.timeout
+        deadline = time.monotonic() + timeout
+        while True:
             [future] = self._admin.create_topics([wanted], operation_timeout=timeout, request_timeout=timeout).values()
             try:
                 future.result()
-                made = True
             except KafkaException as exc:
-                if kafka_error(exc).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                error = kafka_error(exc)
+                if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return False
+                if not is_fenced(error) or time.monotonic() > deadline:
                     raise
-                made = False
-            self._wait_for_leaders(topic)
-        return made
+                time.sleep(0.1)
+            else:
+                return True
 
     def _wait_for_leaders(self, topic: str) -> None:
         """Wait until the brokers know the topic: the controller makes it before they know it."""
