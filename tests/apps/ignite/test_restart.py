@@ -18,7 +18,7 @@ from tests.apps.ignite.table import Place, Served, Table, everywhere, ignite, so
 SLOW = """
 agents:
   leader: {wake: hook}
-  worker: {wake: exec, command: [/bin/sh, -c, "echo $$ >> $IGNITE_ROOT/got; sleep 1000"]}
+  worker: {wake: exec, command: [/bin/sh, -c, "echo $$ >> $IGNITE_ROOT/got; exec sleep 1000"]}
 """
 
 
