@@ -458,13 +458,3 @@ def test_messages_with_and_without_targets_are_browsed_in_lease_order(tmp_path: 
         found = [entry.message for entry in browse_all(store) if entry.message]
         order = sorted(found, key=lambda message: (-message.priority, message.body))
         assert [message.body for message in found] == [message.body for message in order] and len(found) == 200
-
-
-def test_a_store_of_an_earlier_release_gets_the_index_of_targets(tmp_path: Path) -> None:
-    with_targets(tmp_path, 20).close()
-    connection = connect(tmp_path / "20.db")
-    for statement in ("drop index messages_targeted", "update meta set value = 2 where key = 'schema.queues'"):
-        connection.execute(statement).fetchall()
-    connection.close()
-    with closing(SqliteStore(tmp_path / "20.db", clock=ManualClock())) as store:
-        assert len(browse_all(store)) == 20 and store.check(repair=False) == []

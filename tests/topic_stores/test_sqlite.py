@@ -126,26 +126,6 @@ def test_t9_less_is_kept_at_once(topics: SqliteTopics) -> None:
     assert topics.bounds("log") == [Bounds(15, 25)]
 
 
-def test_a_file_without_notes_gets_them(tmp_path: Path) -> None:
-    import apsw
-
-    with closing(SqliteTopics(tmp_path / "t.db")) as topics:
-        topics.create("log", Shape(1))
-        append(topics, "log", 1, 2, 3)
-        with closing(topics.join("log", "g")) as member:
-            commit(member, take(member, 3)[:1])
-    connection = apsw.Connection(str(tmp_path / "t.db"))
-    connection.execute(
-        "alter table topic_shares drop column note; update meta set value = 1 where key = 'schema.topics'"
-    )
-    connection.close()
-    with closing(SqliteTopics(tmp_path / "t.db")) as topics:
-        for wanted in ("", "noted"):
-            with closing(topics.join("log", "g")) as member:
-                assert numbers(take(member, 2)) == [2, 3] and member.note(0) == wanted
-                member.commit({0: 1}, {0: "noted"})
-
-
 def test_times_of_a_partition_rise_when_the_clock_steps_back(topics: SqliteTopics, clock: ManualClock) -> None:
     topics.create("log", Shape(1))
     append(topics, "log", "a")

@@ -7,7 +7,6 @@ A migration changes a table or an index. A higher version beside the tables and 
 """
 
 import re
-from collections.abc import Callable
 from importlib import resources
 from typing import Any, Protocol
 
@@ -81,13 +80,13 @@ def table_of(step: str) -> str:
     return step.partition("create table ")[2].partition(" ")[0]
 
 
-def restore_version(connection: Runner, component: str, package: str, newest: Callable[[], int]) -> None:
-    """Note the version of the tables again if it was damaged; `newest` finds it by looking at them."""
+def restore_version(connection: Runner, component: str, package: str) -> None:
+    """Note the version of the tables again if it was damaged."""
     connection.execute(META)
     try:
         is_current(connection, component, package)
     except TypeError:
-        set_fact(connection, f"schema.{component}", newest())
+        set_fact(connection, f"schema.{component}", max(steps(component, package)))
 
 
 def version(connection: Runner, component: str) -> int:

@@ -1,11 +1,8 @@
 """Names, sessions, invitations, owners, search and retention, in both databases."""
 
 from datetime import datetime
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import apsw
 import pytest
 
 from pabal.apps.chat.errors import EmailTaken, NotMember, NotOwner, RegistrationClosed, RemovedFromRoom, UserNameTaken
@@ -18,7 +15,7 @@ from tests.apps.chat.place import created, people
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from tests.services.postgres import PostgresServer
+    pass
 
 DAY = 86_400.0
 
@@ -292,53 +289,4 @@ def test_retention_deletes_old_messages_their_terms_and_their_images(db_url: str
         ledger.persist([created(who.room, who.ann, "다음 이야기")])
         assert [message.sequence for message in ledger.search(who.room, "이야기")] == [6, 5]
     finally:
-        ledger.close()
-
-
-def test_a_database_of_the_first_release_is_migrated_and_indexed(tmp_path: Path) -> None:
-    path = tmp_path / "chat.db"
-    step = (resources.files("pabal.apps.chat.ledger") / "chat_sqlite_1.sql").read_text()
-    with apsw.Connection(str(path)) as db:
-        db.execute(step)
-        db.execute("create table meta (key text primary key, value) without rowid")
-        db.execute("insert into meta values ('schema.chat_sqlite', 1)")
-        for number, email in enumerate(("boss@company.example", "boss@evil.example")):
-            db.execute("insert into chat_users values (?, ?, ?, 'hash', 0)", (f"u{number}", email, email))
-        db.execute("insert into chat_rooms values ('r', 'room', 0, 0, 2, 'm2', 5)")
-        db.execute("insert into chat_room_members values ('r', 'u1', 7, 0), ('r', 'u0', 3, 0)")
-        db.execute("insert into chat_messages values ('r', 1, 'm1', 'u0', 'c1', 'TEXT', '회의 시작', 1)")
-        db.execute("insert into chat_messages values ('r', 2, 'm2', 'u0', 'c2', 'IMAGE', 'abc', 5)")
-    ledger = open_ledger(f"sqlite:{path}")
-    users = {user.id: user.name for user in ledger.users()}
-    assert users == {"u0": "boss@company.example", "u1": "boss@evil.example"}
-    room = ledger.room("r")
-    assert room is not None and room.owner_id == "u0"
-    assert ledger.may_see_image("abc", "u1") and ledger.search("r", "회의") == []
-    assert [ledger.index_some(1) for _ in range(3)] == [1, 1, 0]
-    assert [message.id for message in ledger.search("r", "회의")] == ["m1"]
-    assert [(room.id, room.members) for room in ledger.rooms()] == [("r", 2)]
-    ledger.audit("root", "reset-password", "u0")
-    [line] = ledger.audit_lines(10)
-    assert (line.actor, line.act, line.target) == ("root", "reset-password", "u0")
-    ledger.close()
-
-
-def test_a_postgresql_database_of_the_first_release_is_migrated_too(postgres: "PostgresServer") -> None:
-    step = (resources.files("pabal.apps.chat.ledger") / "chat_postgres_1.sql").read_text()
-    with postgres.schema() as schema:
-        postgres.execute(f"create schema {schema}")
-        postgres.execute(step.replace("pabal.", f"{schema}."))
-        postgres.execute(f"create table {schema}.meta (key text primary key, value text not null)")
-        postgres.execute(f"insert into {schema}.meta values ('schema.chat_postgres', '1')")
-        postgres.execute(f"insert into {schema}.users values ('u0', 'Boss@x.org', 'boss@x.org', 'hash', 0)")
-        postgres.execute(f"insert into {schema}.rooms values ('r', 'room', false, 0, 2, 'm2', 5)")
-        postgres.execute(f"insert into {schema}.room_members values ('r', 'u0', 3, 0)")
-        for row in ("1, 'm1', 'u0', 'c1', 'TEXT', '회의 시작', 1", "2, 'm2', 'u0', 'c2', 'IMAGE', 'abc', 5"):
-            postgres.execute(f"insert into {schema}.messages values ('r', {row})")
-        ledger = open_ledger(f"{postgres.url}?schema={schema}")
-        assert [user.name for user in ledger.users()] == ["Boss@x.org"] and ledger.may_see_image("abc", "u0")
-        room = ledger.room("r")
-        assert room is not None and room.owner_id == "u0"
-        assert [ledger.index_some(1) for _ in range(3)] == [1, 1, 0]
-        assert [message.id for message in ledger.search("r", "회의")] == ["m1"]
         ledger.close()

@@ -56,7 +56,6 @@ class Session:
             self._topics.topic(MESSAGES), PERSISTOR, handler, together=True, batch=BATCH, session=session
         )
         self._error: BaseException | None = None
-        self._indexed = False  # all messages from before there was an index are in it
         self._thread = threading.Thread(target=self._consume, name="pabal-chat-persistor", daemon=True)
         self._thread.start()
 
@@ -65,11 +64,9 @@ class Session:
         if self._error is not None:
             raise self._error
         self._outbox.step()
-        if not self._indexed:
-            self._indexed = not self._ledger.index_some(INDEX_BATCH)
 
     def next_due(self) -> float:
-        return self._outbox.next_due() if self._indexed else 0.0
+        return self._outbox.next_due()
 
     def close(self) -> None:
         """Finish the running handler, publish what it stored, and leave the group."""
@@ -178,7 +175,6 @@ class Persister:
         return refusals
 
 
-INDEX_BATCH = 500
 OUTBOX_BATCH = 200
 SLOW_POLL = 1.0  # seconds between checks for rows that a dead worker left behind
 

@@ -458,7 +458,7 @@ def mend_copy(
             (f"damaged-{seq}", reason, seq),
         ).fetchall()
     connection.execute("drop index temporary_id").fetchall()
-    restore_version(connection, "queues", __package__, lambda: _newest(connection))
+    restore_version(connection, "queues", __package__)
     return changed + len(twice)
 
 
@@ -476,12 +476,6 @@ def doubted_states(path: Path) -> set[int]:
         finally:
             connection.close()
     return found
-
-
-def _newest(connection: Connection) -> int:
-    """Return the version of the tables, as their names show it."""
-    names = {row[0] for row in connection.execute("select name from sqlite_schema where type = 'table'")}
-    return 2 if "unique_keys" in names else 1
 
 
 def is_unchanged(row: Row, db: Connection) -> bool:

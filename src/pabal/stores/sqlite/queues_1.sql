@@ -48,6 +48,24 @@ create index messages_dedup on messages (queue_id, dedup_key, dedup_until) where
 create index messages_expiring on messages (queue_id, expires_at)
   where expires_at is not null and state <> 2 and state < 4;
 
+-- Ready messages with a target, of any consumer, in lease order: a page of a queue is read from two indexes, however
+-- many targets there are. Other messages are not in it and cost nothing.
+
+create index messages_targeted on messages (queue_id, priority desc, due_at, id)
+  where state = 0 and target <> '';
+
+-- The last message of each unique key. The key is taken as long as that message waits or is in flight: so only a publish
+-- with such a key looks here, and a lease or a settlement writes nothing more.
+
+create table unique_keys (
+  queue_id integer not null,
+  key text not null,
+  id text not null,
+  primary key (queue_id, key)
+) without rowid;
+
+create index unique_keys_id on unique_keys (queue_id, id);
+
 -- Files of settled or removed messages, to be removed after a synced commit.
 create table orphaned_files (
   seq integer primary key,

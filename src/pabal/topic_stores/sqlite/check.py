@@ -223,7 +223,7 @@ def mend_copy(connection: Connection) -> int:
     if "topics" not in tables:
         return 0
     changed = mend(connection)
-    restore_version(connection, "topics", __package__, lambda: _version(connection))
+    restore_version(connection, "topics", __package__)
     return changed
 
 
@@ -234,11 +234,6 @@ def settings_fault(settings: object) -> str:
     except InvalidInput as exc:
         return str(exc)
     return "" if isinstance(found, dict) else "they are no JSON object"
-
-
-def _version(connection: Connection) -> int:
-    columns = connection.execute("select 1 from pragma_table_info('topic_shares') where name = 'note'").fetchall()
-    return 2 if columns else 1
 
 
 def _is_text(value: object) -> bool:

@@ -47,12 +47,13 @@ create table topic_members (
 ) strict;
 create index topic_members_by_group on topic_members (grp);
 
--- The epoch is the fence: it rises whenever a partition gets or loses its owner.
+-- The epoch is the fence: it rises whenever a partition gets or loses its owner. The note came with the last commit.
 create table topic_shares (
     grp integer not null,
     partition integer not null,
     committed integer not null default 0,
     owner integer,
     epoch integer not null default 0,
+    note text not null default '',
     primary key (grp, partition)
 ) strict, without rowid;

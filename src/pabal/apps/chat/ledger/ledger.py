@@ -141,10 +141,6 @@ class Ledger:
         rows = self._engine.read(lambda db: search.search(db, statements.COLUMNS, room_id, query, start, limit))
         return [statements.stored(row) for row in rows]
 
-    def index_some(self, limit: int) -> int:
-        """Index messages from before there was an index; return how many."""
-        return self._engine.write(lambda db: search.index_some(db, limit))
-
     def registration_open(self, open: bool) -> None:
         """Open or close the registration of new users."""
         self._engine.write(lambda db: accounts.set_registration(db, open))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pabal.apps.chat.events import Kind
-from pabal.apps.chat.ledger.database import LOCK, Row, Session
+from pabal.apps.chat.ledger.database import Row, Session
 
 _CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN = re.compile(rf"([{_CJK}]+)|((?:(?![{_CJK}])[^\W_])+)")
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
 
 def note_column(db: Session) -> str:
-    """Return the column of the messages that is null until they are indexed, as it is set by a parameter."""
+    """Return the column of the messages that the index needs."""
     return "search_row" if db.fts5 else "terms"
 
 
@@ -84,23 +84,6 @@ def index(db: Session, added: Sequence[Entry]) -> list[str | int]:
         notes.append(last if terms else 0)
     db.many("insert into pabal.search (rowid, room, terms, room_id, sequence) values (?, ?, ?, ?, ?)", rows)
     return notes
-
-
-def index_some(db: Session, limit: int) -> int:
-    """Index messages from before there was an index; return how many."""
-    column = note_column(db)
-    rows = db.rows(
-        f"select room_id, sequence, type, content from pabal.messages where {column} is null "
-        f"order by room_id, sequence limit ? {LOCK}",
-        (limit,),
-    )
-    found = [Entry(room, sequence, Kind(kind), content) for room, sequence, kind, content in rows]
-    if found:
-        db.many(
-            f"update pabal.messages set {column} = ? where room_id = ? and sequence = ?",
-            [(note, entry.room_id, entry.sequence) for note, entry in zip(index(db, found), found, strict=True)],
-        )
-    return len(found)
 
 
 def search(db: Session, columns: str, room_id: str, query: str, before: int, limit: int) -> list[Row]:
@@ -130,7 +113,7 @@ def forget(db: Session, room_id: str, up_to: int) -> None:
     """Remove the messages of a room up to a sequence from the index; those of tsvector go with their rows."""
     if db.fts5:
         rows = db.rows(
-            "select search_row from pabal.messages where room_id = ? and sequence <= ? and search_row is not null",
+            "select search_row from pabal.messages where room_id = ? and sequence <= ? and search_row > 0",
             (room_id, up_to),
         )
         db.many("delete from pabal.search where rowid = ?", rows)
