@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pabal.clock import SystemClock
-from pabal.errors import InvalidInput, StoreRefused
+from pabal.errors import InvalidInput, StoreFailed, StoreRefused
 from pabal.mailbox.store import MailboxStore
 from pabal.message import replace
 from pabal.queues.move import PAUSE_SEEN_SECONDS, move
@@ -447,3 +447,41 @@ def test_a_reason_that_a_crash_left_without_its_message_is_no_message(opened: Op
     assert {entry.id: entry.failure for entry in target.browse(QUEUE, State.DEAD)} == {
         entry.id: entry.failure for entry in dead
     }
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_message_comes_back_also_after_a_step_back_of_the_clock(tmp_path: Path, kind: str, group: str) -> None:
+    clock = ManualClock()
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(closing(_opened(kind, tmp_path / name, clock))) for name in ("a", "b"))
+        here.publish([draft("m", id="m", group=group)])
+        move(here, there, QUEUE, clock=clock, sleep=clock.advance)
+        clock.advance(5)
+        clock.step_wall(-3600)
+        moved = move(there, here, QUEUE, clock=clock, sleep=clock.advance)
+        assert (moved.ready, here.counts(QUEUE)[State.READY], there.counts(QUEUE).get(State.READY, 0)) == (1, 1, 0)
+
+
+def test_what_the_target_does_not_take_in_stays_in_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    with (
+        closing(_opened("files", tmp_path / "a", clock)) as here,
+        closing(_opened("files", tmp_path / "b", clock)) as there,
+    ):
+        here.publish([draft("m", id="m")])
+        move(here, there, QUEUE, clock=clock, sleep=clock.advance)
+        monkeypatch.setattr(FileStore, "purge", lambda *args, **options: 0)
+        with pytest.raises(StoreFailed, match="did not take in m"):
+            move(there, here, QUEUE, clock=clock, sleep=clock.advance)
+        monkeypatch.undo()
+        assert [entry.id for entry in there.browse(QUEUE, State.INFLIGHT)] == ["m"]
+        assert (
+            move(there, here, QUEUE, clock=clock, sleep=clock.advance).ready == 1
+            and len(here.lease(QUEUE, 2, 30.0)) == 1
+        )
+
+
+def _opened(kind: str, place: Path, clock: ManualClock) -> Store:
+    place.mkdir(exist_ok=True)
+    return OPENERS[kind].open(place, clock)

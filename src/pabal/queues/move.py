@@ -242,19 +242,22 @@ class _Move:
         if any(entry.message.group for entry in entries if entry.message):
             # Else a consumer of the source might take the next member of a group while the target has those before.
             self._sleep(max(0.0, self._pause_seen_at - self._clock.boot()))
-            self._make_way(entries)  # before: else those that come for the first time would come first
+            self._remove_tombstones(entries)  # before: else those that come for the first time would come first
         taken = set(self._target.carry(self._queue, entries, window=self._window))
-        back = self._make_way([entry for entry in entries if entry.id not in taken])
+        back = self._remove_tombstones([entry for entry in entries if entry.id not in taken])
         if back:
-            self._target.carry(self._queue, back, window=self._window)
+            taken.update(self._target.carry(self._queue, back, window=self._window))
+            if left := [entry.id for entry in back if entry.id not in taken]:
+                raise StoreFailed(
+                    f"the target did not take in {left[0]} of {self._queue}: it stays in the source; repeat the move"
+                )
+        self._moved_away.difference_update(taken)
 
-    def _make_way(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return those entries of which the target had only the tombstone of an earlier move, which is removed."""
+    def _remove_tombstones(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Remove what the target has of messages that were moved away from it; return the entries of these messages."""
         back = [entry for entry in entries if entry.id in self._moved_away]
         if back:
-            ids = [entry.id for entry in back]
-            self._target.purge(self._queue, State.DONE, ids=ids, limit=len(back))
-            self._moved_away.difference_update(ids)
+            self._target.purge(self._queue, State.DONE, ids=[entry.id for entry in back], limit=len(back))
         return back
 
     @cached_property

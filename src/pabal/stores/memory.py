@@ -257,7 +257,7 @@ class MemoryStore:
         with self._open():
             if state is State.INFLIGHT:
                 return 0
-            before = self._clock.now() - age
+            before = self._clock.now() - age if age > 0 else float("inf")
             old = [row for row in self._rows(queue) if row.state is state and row.since <= before]
             old = [row for row in old if ids is None or row.id in ids][:limit]
             for row in old:

@@ -190,6 +190,17 @@ class UpkeepTests(StorePlace):
         assert store.purge(QUEUE, state, age=51) == 0
         assert store.purge(QUEUE, state, age=49) == 1
 
+    @pytest.mark.parametrize("state", [State.READY, State.DELAYED, State.DEAD, State.DONE])
+    def test_purge_without_an_age_removes_also_what_the_clock_shows_as_later(
+        self, store: Store, clock: ManualClock, state: State
+    ) -> None:
+        self.fill(store)
+        clock.step_wall(-3600)
+        first, second = store.browse(QUEUE, state)
+        assert store.purge(QUEUE, state, ids=[first.id]) == 1
+        assert [entry.id for entry in store.browse(QUEUE, state)] == [second.id]
+        assert store.purge(QUEUE, state) == 1 and store.browse(QUEUE, state) == []
+
     @pytest.mark.parametrize("state", [State.DEAD, State.DONE])
     def test_trim_removes_what_is_too_old_after_a_while(
         self, store: Store, reopen: Reopen, clock: ManualClock, state: State

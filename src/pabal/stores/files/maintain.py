@@ -149,7 +149,9 @@ def purge(
     """Remove messages that have been in a state for long enough; return how many."""
     if state is State.INFLIGHT:
         return 0
-    return _purge(root, queue, state, root.now() - round(age * 1000), limit, None if ids is None else frozenset(ids))
+    # Without an age all go, also those that seem to come later: the clock may have been ahead.
+    before = root.now() - round(age * 1000) if age > 0 else LAST_DUE
+    return _purge(root, queue, state, before, limit, None if ids is None else frozenset(ids))
 
 
 def trim(root: Root, queue: QueueDirectory, state: State, age: float, limit: int) -> int:
