@@ -20,7 +20,9 @@ from pabal.queues.queue import Queue
 from pabal.queues.redrive import redrive
 from pabal.store import Dead, Done, Draft, Entry, Failure, Outcome, Receipt, Retry, Settlement, State, Verdict
 from pabal.stores.files import FileStore, publish
+from pabal.stores.files.names import Slot
 from pabal.stores.files.publish import EncodedDraft, StagedFile
+from pabal.stores.layout import NativeLayout
 from pabal.testing import ManualClock
 from pabal.testing.store_place import QUEUE, draft, take
 
@@ -229,6 +231,53 @@ def test_publishing_messages_of_another_store_with_their_ids(tmp_path: Path) -> 
 
 def unique_drafts(number: int) -> list[Draft]:
     return [draft(n, unique=f"key {n}") for n in range(number)]
+
+
+PLAIN = NativeLayout(native=False)
+
+
+def listings(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Count the directories that are listed."""
+    counted, whole = [], os.listdir
+
+    def listdir(path: str) -> list[str]:
+        counted.append(path)
+        return whole(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", listdir)
+        work()
+    return len(counted)
+
+
+@pytest.mark.parametrize("layout", [NativeLayout(), PLAIN], ids=["native", "plain"])
+def test_unique_keys_are_looked_up_at_once_beside_a_settlement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: NativeLayout
+) -> None:
+    with closing(FileStore(tmp_path, clock=ManualClock(), layout=layout)) as store:
+        store.publish(unique_drafts(40))
+        (tmp_path / ".settling" / "abandoned").mkdir()
+
+        def work() -> None:
+            assert all(answer.duplicate for answer in store.publish(unique_drafts(40)))
+
+        assert listings(work, monkeypatch) < 20
+
+
+def test_a_late_ack_parses_no_name_of_another_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(FileStore(tmp_path, clock=ManualClock(), layout=PLAIN)) as store:
+        store.publish([draft(n) for n in range(40)])
+        store.settle([Settlement(lease.receipt, Done()) for lease in take(store, 40)])
+        parsed: list[str] = []
+        parse = store._root.names.parse
+
+        def noted(name: str) -> Slot | None:
+            parsed.append(name)
+            return parse(name)
+
+        monkeypatch.setattr(store._root.names, "parse", noted)
+        late = Receipt(QUEUE, "m", "another token")
+        assert store.settle([Settlement(late, Done())]) == [Outcome.LOST] and parsed == []
 
 
 def test_publishing_duplicates_by_unique_key(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from pabal import Policy
 from pabal.cli.main import cli
 from pabal.errors import InvalidPolicy, QueueDamaged, StoreRefused
+from pabal.message import Message
 from pabal.queues.queue import Queue
-from pabal.store import Outcome, Published, State
+from pabal.store import Entry, Failure, Outcome, Published, State
 from pabal.stores.files import FileStore
 from pabal.stores.files import settle as settling
 from pabal.stores.files.names import digest
@@ -114,6 +115,14 @@ def test_every_bit_of_the_stamp_may_flip(store: FileStore, queue: Path) -> None:
         publish(store, bit, group="g")
         assert all_well(store)
     assert drain(store) == ["first", *range(len(whole) * 8)]
+
+
+def test_a_lock_file_larger_than_any_message_is_mended(store: FileStore, queue: Path) -> None:
+    publish(store, 1)
+    os.truncate(queue / ".lock", 1 << 33)
+    (found,) = store.check(repair=False)
+    assert found.where == str(queue / ".lock") and not found.repaired
+    assert [finding.repaired for finding in store.check(repair=True)] == [True] and all_well(store)
 
 
 def test_a_stamp_of_an_earlier_version_counts(store: FileStore, queue: Path, clock: ManualClock) -> None:
@@ -666,6 +675,29 @@ def _tidy_up(store: FileStore, clock: ManualClock) -> int:
         removed += store.trim(QUEUE, State.DONE, age=10) + store.trim(QUEUE, State.CORRUPT, age=10)
         clock.advance(3600)
     return removed + store.purge(QUEUE, State.DONE)
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, _link])
+def test_messages_are_carried_without_a_wait_for_something_else_in_place_of_the_mark(
+    store: FileStore, queue: Path, made: Callable[[Path], None]
+) -> None:
+    publish(store, 1)
+    made(queue / ".carrying")
+    entries = [Entry(QUEUE, id, State.DEAD, message=Message(id, 1), failure=Failure("NO")) for id in ("c1", "c2")]
+
+    def carry() -> list[str]:
+        return [id for entry in entries for id in store.carry(QUEUE, [entry], window=0.0)]
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            with pytest.raises(QueueDamaged, match=r"\.carrying.*doctor --repair"):
+                pool.submit(carry).result(timeout=5)
+        finally:
+            with suppress(OSError):
+                os.close(os.open(queue / ".carrying", os.O_RDWR))  # ends the wait of a writer
+    store.check(repair=True)
+    carry()
+    assert all_well(store) and count(store, State.DEAD) == 2
 
 
 @pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, _link])

@@ -341,3 +341,58 @@ def test_files_of_one_name_that_come_back_are_not_read_again_to_be_placed(
     monkeypatch.setattr(index, "learn", None)
     ours.settle([Settlement(lease.receipt, Retry()) for lease in pair])
     assert ids(take_all(ours)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_file_that_got_the_inode_of_another_goes_to_whom_it_is_for(
+    tmp_path: Path, ours: FileStore, others: FileStore, moves: int
+) -> None:
+    put(tmp_path, "one", targetConsumerId="alice")
+    assert ours.counts("q")[State.READY] == 1 and take(ours, "zoe") == []
+    do_one(others, "alice")
+    (done,) = (tmp_path / "q/done").iterdir()
+    os.link(done, tmp_path / "draft")  # a file that is written to keeps its inode, as one that gets a free inode
+    assert others.purge("q", State.DONE) == 1
+    put(tmp_path, "two", targetConsumerId="bobby")  # as large as the other
+    for _ in range(moves):
+        (lease,) = others.lease("q", 1, 60.0, consumer="bobby")
+        others.settle([Settlement(lease.receipt, Retry())])
+    assert take(ours, "alice") == [] and take(ours, "bobby") == ["two"]
+
+
+def test_little_is_kept_of_messages_that_were_extended_or_ran_out(
+    tmp_path: Path, ours: FileStore, clock: ManualClock
+) -> None:
+    for number in range(30):
+        put(tmp_path, f"m{number}", f"{number}.json")
+        (lease,) = ours.lease("q", 1, 60.0)
+        assert ours.extend([lease.receipt], 90.0) == [Outcome.APPLIED]
+        if number % 2:
+            clock.advance(100)
+            (lease,) = ours.expired("q", 1)
+        assert ours.settle([Settlement(lease.receipt, Done() if number % 3 else Dead(Failure("NO")))]) == [
+            Outcome.APPLIED
+        ]
+        ours.purge("q", State.DONE)
+        ours.purge("q", State.DEAD)
+    known = ours._root.find("q").index  # type: ignore[union-attr]  # it is there
+    assert len(known.orders) == 0  # type: ignore[union-attr]
+
+
+def test_a_file_that_came_back_is_not_read_again(
+    tmp_path: Path, ours: FileStore, others: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "one", priority=3)
+    (lease,) = others.lease("q", 1, 60.0)
+    others.settle([Settlement(lease.receipt, Retry())])
+    opened: list[str] = []
+
+    def noted(path: str) -> tuple[bytes, float]:
+        opened.append(path)
+        return whole(path)
+
+    whole = filesystem.read_whole
+    for module in (read, foreign):
+        monkeypatch.setattr(module, "read_whole", noted)
+    assert ours.counts("q")[State.READY] == 1 and opened == []
+    assert take(ours) == ["one"]

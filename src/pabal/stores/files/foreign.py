@@ -12,7 +12,6 @@ import stat
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from pabal import durable, jsontext
@@ -27,7 +26,7 @@ from pabal.stores.files.index import Index
 from pabal.stores.files.names import Slot, digest, floor_ms, native_base
 from pabal.stores.files.order import order_of, remember
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import id_of_stem, is_live, set_aside
+from pabal.stores.files.read import id_of_stem, live_messages, set_aside
 from pabal.stores.files.root import Root
 from pabal.stores.files.settlement_folder import read_plan
 
@@ -245,7 +244,7 @@ def _claim(
     present: PresentMessages | None,
 ) -> First | None:
     """Make the records of a file; return the message that was first, if there is one."""
-    alive = partial(is_live, root, queue, but=found.path)
+    alive = live_messages(root, queue, but=found.path)
     if present is None:
         return dedup.claim(records, own, root.now(), alive)
     first = dedup.adopt(records, own, root.now(), present.__contains__, alive)
@@ -272,7 +271,7 @@ def _give_name(
             return found
         id = root.ids()
         by_key = dedup.keys_of(records)
-        alive = partial(is_live, root, queue)
+        alive = live_messages(root, queue)
         if dedup.first_of(by_key, now, alive) or root.codec.decode(found.data, id=id, at=found.about.st_mtime).id != id:
             _drop(root, queue, found, _native(root, found, id, 0), first)
             return None

@@ -118,7 +118,7 @@ class Index:
         self.stale = True  # the directories must be listed again
         self.pending: deque[tuple[str, int, str]] = deque()  # events: directory, mask, name
         self.foreign: dict[str, float] = {}  # names of files to be taken in, and when each was first seen (boot clock)
-        self.orders = KnownOrders(root.names.extension)  # of plain names only
+        self.orders = KnownOrders()  # of plain names only
         self.unread = UnreadFiles(root, queue)
         self.waiting_names: set[str] | None = None  # of every waiting file; kept only where the queue has a limit
         self._clear_heaps()
@@ -253,7 +253,8 @@ class Index:
             heappush(self._anyones, name.replace("~", "\1"))
             return
         order, delayed = self.order(name), directory != self._only_ready
-        if order is None and self._grouped and (slot := self._parse(name)) is not None and slot.attempt:
+        slot = order if isinstance(order, Slot) else self._parse(name)
+        if order is None and self._grouped and slot is not None and slot.attempt and not slot.settled:
             order = learn(self._root, self._queue, directory, name, slot)  # at once: it may lead its group
         if order is None:
             if self._root.layout.admits(name):
@@ -263,7 +264,6 @@ class Index:
         if order.expires:
             heappush(self._expiring, f"{order.expires:013}{entry}")
         # A plain name without a due time is never delayed: the clock may have been ahead when its document was written.
-        slot = order if isinstance(order, Slot) else self._parse(name)
         timed = delayed and slot is not None and slot.due > 0
         if order.group:
             if not self._grouped:
@@ -355,7 +355,6 @@ class Index:
         heappush(self._targeted.setdefault(order.target, []), head.entry)
 
     def _hold_group(self, name: str) -> None:
-        self.orders.follow(self._queue.inflight, name)
         order = self.order(name)
         if order is None and not self._native and (slot := self._parse(name)) is not None:
             order = learn(self._root, self._queue, self._queue.inflight, name, slot)
@@ -401,12 +400,10 @@ class Index:
                 self.leave(name)
 
     def _recognise(self, directory: str, name: str) -> None:
-        """Find out which file has this name by now: another process may have settled an earlier one, or renamed it."""
-        if self.orders and self.orders.of_another(directory, name):
+        """Forget the order of a name that another file has by now: another process may have settled the earlier one."""
+        if self.orders.of_another(directory, name):
             self.leave(name)
-            self.orders.forget_name(name)
-        if self.orders:
-            self.orders.follow(directory, name)
+            self.orders.forget(name)
 
     def _reload(self) -> None:
         self.stale = False

@@ -173,12 +173,17 @@ def _extend_batch(root: Root, queue: QueueDirectory, receipts: Mapping[int, Rece
                 if longer != leased.name:
                     longer = root.free_name(queue.inflight, longer)
                 try:
-                    root.move(f"{queue.inflight}/{leased.name}", f"{queue.inflight}/{longer}")
+                    _rename_leased(root, queue, leased.name, longer)
                 except FileNotFoundError:
                     continue  # another program has removed it: the others are extended
                 leases[receipt] = leased._replace(name=longer)
                 queue.remember_lease(receipt.id, receipt.token, leases[receipt])
                 yield number
+
+
+def _rename_leased(root: Root, queue: QueueDirectory, name: str, new: str) -> None:
+    root.move(f"{queue.inflight}/{name}", f"{queue.inflight}/{new}")
+    queue.note_renamed(name, new)
 
 
 def refreshed(root: Root, queue: QueueDirectory) -> Index:
@@ -223,7 +228,7 @@ def _take_lapsed(root: Root, queue: QueueDirectory, limit: int, ending: str) -> 
             term = _term(root, tag + ending, JUDGING_SECONDS)
             leased = root.free_name(queue.inflight, root.names.leased(slot, slot.attempt, term))
             with suppress(FileNotFoundError):
-                root.move(f"{queue.inflight}/{name}", f"{queue.inflight}/{leased}")
+                _rename_leased(root, queue, name, leased)
                 taken.setdefault(tag, []).append(LeasedFile(leased, slot, slot.attempt))
                 many += 1
     return taken

@@ -24,6 +24,7 @@ from pabal.stores.files import dedup
 from pabal.stores.files.browse import MOST_LISTED, WAITING, corrupt_names, counts, waiting, written
 from pabal.stores.files.lease import refreshed
 from pabal.stores.files.names import LAST_DUE, Slot, floor_ms
+from pabal.stores.files.order import set_time
 from pabal.stores.files.queue_directory import QueueDirectory, Row
 from pabal.stores.files.read import (
     live_messages,
@@ -32,7 +33,7 @@ from pabal.stores.files.read import (
     slots_in,
 )
 from pabal.stores.files.root import DELETED, Root
-from pabal.stores.files.settle import finish_all, set_time
+from pabal.stores.files.settle import finish_all
 from pabal.stores.rows import cancelled_at, not_empty
 
 _REMEMBERED = 100_000  # of the oldest settled names, so that a large directory is listed rarely
@@ -131,6 +132,7 @@ def _cancel_one(root: Root, queue: QueueDirectory, path: str, slot: Slot, id: st
     failure = jsontext.pretty(cancelled_at(root.clock.now()))
     root.write_small(queue.reason(State.DONE, id, name), failure, synced=True)
     root.move(path, f"{queue.dirs[State.DONE]}/{name}")
+    queue.note_renamed(os.path.basename(path))
     remove(f"{queue.why}/{id}.why")
     return name
 
@@ -326,6 +328,7 @@ def _remove_file(root: Root, queue: QueueDirectory, path: str, slot: Slot) -> st
     id = order.id if order is not None else slot.id
     dedup.forget_id(queue, id)  # before the file: otherwise a crash would leave an id that is refused for ever
     remove(path)
+    queue.note_renamed(name)
     return id
 
 

@@ -40,6 +40,7 @@ _SIMPLE = r"((\d{3})-(\d{13})-([A-Za-z0-9_][A-Za-z0-9_:.-]{0,127})~c([0-9a-f]{8}
 _UNMARKED = r"\d{3}-\d{13}-[A-Za-z0-9_][A-Za-z0-9_:.-]{0,127}~[cf][0-9a-f]{8}(?:~a\d{1,7}~k[^~]+)?"
 _INSTANTS = re.compile(rf"(?:~d|~s|~l{_TOKEN}\.{_BOOT}\.)({_HEX})", re.ASCII).finditer
 _STAMPED = re.compile(rf"~g{_HASH}\.({_HEX})~", re.ASCII).search
+_HELD = re.compile(rf"~(?:[lk]|s{_HEX}\.)({_TOKEN})", re.ASCII).search
 _PORTABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*").fullmatch
 _LONGEST_STEM = 150  # of a plain name, in bytes: leaves room for the marks of the store
 
@@ -160,6 +161,12 @@ class Names:
         flags += f"~t{slot.target}" if slot.target else ""
         kind = "c" if slot.own else "f"
         return f"{slot.base[:4]}{min(due, LAST_DUE):013}-{slot.id}{flags}~{kind}{slot.crc:08x}{slot.extension}"
+
+
+def token_of(name: str) -> str:
+    """Return the token of the current or the last lease in a name; nothing if it has none."""
+    found = _HELD(name)
+    return found[1] if found else ""
 
 
 def has_group(name: str) -> bool:

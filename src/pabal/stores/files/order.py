@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "user.pabal.order"
 _FORM = "1"
+_WORDS = 10  # form, identity, whether it was claimed, and an order
 
 
 class DocumentOrder(NamedTuple):
@@ -62,7 +63,6 @@ def order_of(root: Root, message: Message) -> DocumentOrder:
 
 class _Known(NamedTuple):
     order: DocumentOrder
-    stem: str
     inode: int
     size: int
     written_ns: int
@@ -71,22 +71,19 @@ class _Known(NamedTuple):
 class KnownOrders:
     """The orders that this process has read, by the names of files, each with the file that it was read from.
 
-    An application may use a name again: the order of one file does not count for the next file of that name. Several
-    files of one stem may be there, under names with different marks: a file that is renamed is known by its inode.
+    An application may use a name again: the order of one file does not count for the next file of that name. Nor does
+    it count for a file that was renamed by another process, which is recognised by its attribute.
     """
 
-    def __init__(self, extension: str) -> None:
-        self._extension = extension
+    def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
-        self._files: dict[int, _Known] = {}  # the same ones by inode, also those whose name is not known any more
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._known)
 
     def learn(self, name: str, order: DocumentOrder, about: os.stat_result) -> None:
         """Keep an order. `about` is from before the file was read: afterwards its name may be that of another file."""
-        known = _Known(order, self._stem(name), about.st_ino, about.st_size, about.st_mtime_ns)
-        self._known[name] = self._files[about.st_ino] = known
+        self._known[name] = _Known(order, about.st_ino, about.st_size, about.st_mtime_ns)
 
     def of(self, name: str, slot: Slot) -> DocumentOrder | None:
         """Return the order of a file by its name and the parts of that name."""
@@ -94,24 +91,17 @@ class KnownOrders:
         return None if known is None else known.order.at(slot)
 
     def rename(self, name: str, new: str) -> None:
-        """Note that this process has renamed a file."""
-        if (known := self._known.pop(name, None)) is not None:
+        """Note that this process has renamed a file; without a new name it is forgotten."""
+        if (known := self._known.pop(name, None)) is not None and new:
             self._known[new] = known
 
-    def forget_name(self, name: str) -> None:
-        """Forget whose name this was. Its file may come under another one."""
-        self._known.pop(name, None)
-
     def forget(self, name: str) -> None:
-        """Forget a file that does not come back."""
-        known = self._known.pop(name, None)
-        if known is not None and self._files.get(known.inode) is known:
-            del self._files[known.inode]
+        """Forget whose name this was."""
+        self._known.pop(name, None)
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget the orders of all other names."""
         self._known = {name: self._known[name] for name in names if name in self._known}
-        self._files = {known.inode: known for known in self._known.values()}
 
     def of_another(self, directory: str, name: str) -> bool:
         """Say whether the known order of a name is that of another file."""
@@ -125,20 +115,6 @@ class KnownOrders:
         # A name with marks of the store is of a file that came back or came due: its time was set again for that.
         same = "~" in name or about.st_mtime_ns == known.written_ns
         return not same or (about.st_ino, about.st_size) != (known.inode, known.size)
-
-    def follow(self, directory: str, name: str) -> None:
-        """Recognise a file that was renamed to a name with marks of the store."""
-        if "~" not in name or name in self._known:
-            return
-        with suppress(FileNotFoundError):
-            about = os.lstat(f"{directory}/{name}")
-            known = self._files.get(about.st_ino)
-            if known is not None and (known.stem, known.size) == (self._stem(name), about.st_size):
-                self._known[name] = known
-
-    def _stem(self, name: str) -> str:
-        stem, marked, _ = name.partition("~")
-        return stem if marked else stem.removesuffix(self._extension)
 
 
 class Remembered(NamedTuple):
@@ -157,18 +133,40 @@ def remember(file: int | str, order: DocumentOrder, *, claimed: bool) -> None:
         os.setxattr(file, _ATTRIBUTE, " ".join(map(str, words)).encode())
 
 
-def recall(path: str) -> Remembered | None:
+def recall(root: Root, path: str) -> Remembered | None:
     """Return the order in a file's attribute, if the file has not changed since."""
+    found = _attribute(path)
+    if found is None:
+        return None
+    (_, _, claimed, priority, due, group, stamp, target, expires, id), about = found
     try:
-        words = os.getxattr(path, _ATTRIBUTE, follow_symlinks=False).decode().split(" ")
-        form, identity, claimed, priority, due, group, stamp, target, expires, id = words
-        about = os.lstat(path)
-        if (form, identity) != (_FORM, _identity(about)):
-            return None
-        order = DocumentOrder(id, int(priority), int(due), group, int(stamp), target, int(expires))
-    except (OSError, ValueError):
+        # Delays stand in names: a due time in the future only means that the clock stepped back.
+        when = min(int(due), root.now())
+        order = DocumentOrder(id, int(priority), when, group, int(stamp), target, int(expires))
+    except ValueError:
         return None
     return Remembered(order, about, claimed == "1")
+
+
+def set_time(root: Root, path: str) -> None:
+    """Set the time of a file that begins to wait: its age is counted from here. Its attribute still counts."""
+    found = None if root.names.native else _attribute(path)
+    now = root.clock.now()
+    os.utime(path, (now, now))
+    if found is not None:
+        (form, _, *words), _ = found
+        with suppress(OSError):
+            os.setxattr(path, _ATTRIBUTE, " ".join((form, _identity(os.lstat(path)), *words)).encode())
+
+
+def _attribute(path: str) -> tuple[list[str], os.stat_result] | None:
+    """Return the words of a file's attribute and its status; None if it has none or has changed since."""
+    try:
+        words = os.getxattr(path, _ATTRIBUTE, follow_symlinks=False).decode().split(" ")
+        about = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return (words, about) if len(words) == _WORDS and words[:2] == [_FORM, _identity(about)] else None
 
 
 def _identity(about: os.stat_result) -> str:
@@ -186,13 +184,12 @@ class UnreadFiles:
 
     def recall(self, directory: str, name: str, slot: Slot) -> Remembered | None:
         """Return the order of a plain file that need not be read."""
-        found = recall(f"{directory}/{name}")
+        found = recall(self._root, f"{directory}/{name}")
         if found is None or name in self._refused:
             return None
         if slot.attempt == 0 and not found.claimed:
             self._unclaimed.add(name)
-        # Delays stand in names: a due time in the future only means that the clock stepped back.
-        return found._replace(order=found.order._replace(due=min(found.order.due, self._root.now())))
+        return found
 
     def keep(self, names: set[str]) -> None:
         """Forget all other files."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import zlib
 from collections import deque
@@ -16,8 +17,8 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pabal import durable
-from pabal.errors import StoreFailed, UnsafeFile
-from pabal.filesystem import FileLock, read_whole
+from pabal.errors import StoreFailed
+from pabal.filesystem import NO_FILE, FileLock, close_all, open_into
 from pabal.store import State
 from pabal.stores.files.names import LAST_CLOCK_STAMP, LAST_STAMP, Slot, stamp_of
 
@@ -107,12 +108,21 @@ class QueueDirectory(FileLock):
     def stamp_in_file(self) -> bytes:
         """Return the text of the stamp; nothing if there is none. Without the lock."""
         path = f"{self.private}/.lock"
+        fds: list[int] = []
+        closing = map(os.close, fds)
         try:
-            return read_whole(path, links=True)[0][:_STAMP_BYTES]
+            fd = open_into(fds, path, os.O_RDONLY | os.O_NONBLOCK)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return os.pread(fd, _STAMP_BYTES, 0)  # not all of it: a damaged file may be very large
         except FileNotFoundError:
             return b""
-        except UnsafeFile as exc:  # a folder, or a FIFO, whose writer nobody waits for
-            raise IsADirectoryError(errno.EISDIR, "not a plain file", path) from exc
+        except OSError as exc:
+            if exc.errno not in NO_FILE:
+                raise
+        finally:
+            close_all(closing)
+        # A folder, or a FIFO, whose writer nobody waits for.
+        raise IsADirectoryError(errno.EISDIR, "not a plain file", path)
 
     def stamp_is_damaged(self) -> bool:
         """Say whether the stamp is damaged. Without the lock: looked at again, in case it is just being written."""
@@ -138,6 +148,13 @@ class QueueDirectory(FileLock):
     def forget_lease(self, id: str, token: str) -> None:
         if self.known_lease(id, token) is not None:
             self.leased.pop(id, None)
+
+    def note_renamed(self, name: str, new: str = "") -> None:
+        """Note that this process has renamed a file that was known by its name; without a new one it does not come
+        back.
+        """
+        if self.index is not None:
+            self.index.orders.rename(name, new)
 
     def reason(self, state: State, id: str, name: str) -> str:
         """Return the path of the reason of a message: beside its file once it is settled, else in the folder `why`."""

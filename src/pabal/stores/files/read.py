@@ -20,9 +20,9 @@ from pabal.ids import new_tag, new_token
 from pabal.message import Message, replace
 from pabal.names import check_id
 from pabal.store import Failure, FailureCode, Receipt, State, read_failure_document
-from pabal.stores.files.dedup import Alive, First
-from pabal.stores.files.names import ID_PLACE, Slot, digest, safe_name, short_token
-from pabal.stores.files.order import DocumentOrder, Order, order_of
+from pabal.stores.files.dedup import Alive
+from pabal.stores.files.names import ID_PLACE, Slot, digest, safe_name, short_token, token_of
+from pabal.stores.files.order import DocumentOrder, Order, order_of, recall
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
 from pabal.stores.files.root import Root
 from pabal.stores.files.settlement_folder import is_committed, read_plan
@@ -62,7 +62,7 @@ def id_of_stem(stem: str) -> str:
 
 
 def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
-    """Read the order of a plain name from its document, and remember it."""
+    """Return the order of a plain name from its file, and remember it."""
     found = read_order(root, directory, name, slot)
     if found is None:
         return None
@@ -73,8 +73,10 @@ def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Sl
 
 
 def read_order(root: Root, directory: str, name: str, slot: Slot) -> tuple[DocumentOrder, os.stat_result] | None:
-    """Read the order that a document gives; return it with the status of the file before."""
+    """Return the order that a document gives, kept with its file or read, and the status of the file before."""
     path = f"{directory}/{name}"
+    if not root.names.native and (kept := recall(root, path)) is not None:
+        return kept.order, kept.about
     try:
         about = os.lstat(path)  # before it is read: afterwards the name may be that of another file
         message = read_message(root, path, slot, as_written=True)
@@ -250,55 +252,63 @@ def present(root: Root, queue: QueueDirectory, ids: Collection[str]) -> set[str]
     return {*ids} - missing
 
 
-def is_live(root: Root, queue: QueueDirectory, first: First, *, but: str = "") -> bool:
-    """Say whether the message of a record waits, is in flight, or is on its way there. With the lock of the queue held,
-    so that none moves meanwhile, or as a guess. The file `but` does not count.
+def live_messages(root: Root, queue: QueueDirectory, *, but: str = "") -> Alive:
+    """Return a function that says which messages wait, are in flight, or are on their way there, at the moment of its
+    first question: one listing for the questions about many. The file `but` does not count.
+
+    A caller that holds the lock of the queue meanwhile gets the truth: none moves, and no other record is made.
     """
-    if any(name.startswith(f"{first.tag}~") for name in os.listdir(queue.tmp)):
-        return True  # its record is made, and it cannot be seen yet
-    for state in (State.READY, State.DELAYED, State.INFLIGHT):
-        if any(f"{queue.dirs[state]}/{name}" != but for _, name, _ in _find_in(root, queue, state, (first.id,))):
-            return True
-    return any(_is_live_in(f"{root.settling}/{folder}", queue, first) for folder in os.listdir(root.settling))
-
-
-def live_messages(root: Root, queue: QueueDirectory) -> Alive:
-    """Return a function that says which messages are live at this moment: one listing for the questions about many."""
-    if not root.names.native or os.listdir(root.settling):
-        return partial(is_live, root, queue)
-    tags = {name.partition("~")[0] for name in os.listdir(queue.tmp)}
-    found: dict[str, set[tuple[State, str]]] = {}
-    for state in (State.READY, State.DELAYED, State.INFLIGHT, State.READY, State.DELAYED):  # some move
-        for name in os.listdir(queue.dirs[state]):
-            found.setdefault(name[ID_PLACE:].partition("~")[0], set()).add((state, name))
-
-    def is_there(state: State, name: str) -> bool:
-        slot = root.names.parse(name)
-        return slot is not None and belongs(state, slot)
-
-    return lambda first: first.tag in tags or any(is_there(*each) for each in found.get(first.id, ()))
-
-
-def live_when_asked(root: Root, queue: QueueDirectory) -> Alive:
-    """Return a function that says which messages are live at the moment of the first question. A caller that holds the
-    lock of the queue meanwhile gets the truth: none moves, and no other record is made.
-    """
-    look = cache(partial(live_messages, root, queue))
+    look = cache(partial(_look_for_live, root, queue, but))
     return lambda first: look()(first)
 
 
-def _is_live_in(folder: str, queue: QueueDirectory, first: First) -> bool:
-    """Say whether the folder of a settlement holds a message that comes to this queue, or comes back to it."""
+def _look_for_live(root: Root, queue: QueueDirectory, but: str) -> Alive:
+    tags = {
+        name.partition("~")[0] for name in os.listdir(queue.tmp)
+    }  # their records are made, but nobody sees them yet
+    found: dict[str, set[tuple[State, str]]] = {}
+    arriving: set[str] = set()
+    for state in (State.READY, State.DELAYED, State.INFLIGHT, None, State.READY, State.DELAYED):  # some move
+        if state is None:
+            for folder in os.listdir(root.settling):
+                arriving.update(_settled_into(f"{root.settling}/{folder}", queue))
+            continue
+        for name in os.listdir(queue.dirs[state]):
+            id = name[ID_PLACE:].partition("~")[0] if root.names.native else _id_of(root, queue, state, name)
+            if id and f"{queue.dirs[state]}/{name}" != but:
+                found.setdefault(id, set()).add((state, name))
+    return lambda first: (
+        first.tag in tags
+        or first.id in arriving
+        or any(_id_of(root, queue, *each) == first.id for each in found.get(first.id, ()))
+    )
+
+
+def _settled_into(folder: str, queue: QueueDirectory) -> Iterator[str]:
+    """Yield the ids of the messages in the folder of a settlement that come to this queue, or come back to it."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return
     if not is_committed(folder) or not (plan := read_plan(folder)):
-        return False
-    if (plan["queue"], plan["id"]) == (queue.name, first.id):
-        return plan["state"] in (State.READY, State.DELAYED)
-    outputs = [each for each in plan["outputs"] if each["file"] in names and each["queue"] == queue.name]
-    return any(each["first"][0] == first.id and each["state"] != State.DEAD for each in outputs)
+        return
+    if plan["queue"] == queue.name and plan["state"] in (State.READY, State.DELAYED):
+        yield plan["id"]
+    for each in plan["outputs"]:
+        if each["file"] in names and each["queue"] == queue.name and each["state"] != State.DEAD:
+            yield each["first"][0]
+
+
+def _id_of(root: Root, queue: QueueDirectory, state: State, name: str) -> str:
+    """Return the id of the message in a file of a state, which need not be there any more; "" if it is none."""
+    slot = root.names.parse(name)
+    if slot is None or not belongs(state, slot):
+        return ""
+    directory = queue.dirs[state]
+    if directory in queue.waiting and not root.layout.admits(name):
+        return ""
+    order = order_in(root, queue, directory, name, slot)
+    return "" if order is None else order.id
 
 
 def _find_in(
@@ -353,8 +363,10 @@ def _find_by_token(
     for name in os.listdir(directory):
         if name.endswith(".why") or root.names.native and name[ID_PLACE:].partition("~")[0] not in ids:
             continue
+        if token_of(name) not in tokens:
+            continue
         slot = root.names.parse(name)
-        if slot is None or slot.token not in tokens or not belongs(state, slot):
+        if slot is None or not belongs(state, slot):
             continue
         order = order_in(root, queue, directory, name, slot)
         if order is not None and (receipt := wanted.get((order.id, slot.token))) is not None:

@@ -25,6 +25,7 @@ from pabal.store import Dead, Done, Draft, Outcome, Retry, Settlement, State, Ve
 from pabal.stores.files import dedup
 from pabal.stores.files.dedup import First
 from pabal.stores.files.names import ceil_ms, digest, floor_ms
+from pabal.stores.files.order import set_time
 from pabal.stores.files.publish import (
     EncodedDraft,
     StagedFile,
@@ -37,7 +38,7 @@ from pabal.stores.files.publish import (
     state_in,
 )
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
-from pabal.stores.files.read import find_leases, find_settled, is_live, locate, read_message, restate, set_aside
+from pabal.stores.files.read import find_leases, find_settled, live_messages, locate, read_message, restate, set_aside
 from pabal.stores.files.root import DAMAGED_QUEUE, Root, is_of_queue
 from pabal.stores.files.settlement_folder import (
     INPUT,
@@ -205,13 +206,15 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
     try:
         if case.folder:
             root.move(source, f"{case.folder}/{INPUT}")
+            queue.note_renamed(case.leased.name)
             return True
         case.name = root.free_name(queue.dirs[case.state], case.name)
         if case.reason and os.path.lexists(source):  # nobody else moves it while we hold the lock
             root.move(case.reason, queue.reason(case.state, case.settlement.receipt.id, case.name))
-        if case.state in (State.READY, State.DELAYED):
+        if waits := case.state in (State.READY, State.DELAYED):
             set_time(root, source)
         root.move(source, f"{queue.dirs[case.state]}/{case.name}")
+        queue.note_renamed(case.leased.name, case.name if waits else "")
     except FileNotFoundError:
         return False
     return True
@@ -230,8 +233,6 @@ def _tidy(root: Root, queue: QueueDirectory, case: Case) -> None:
     waits = case.state in (State.READY, State.DELAYED)
     if verdict.failure is None if waits else case.leased.failed:
         remove(f"{queue.why}/{receipt.id}.why")
-    if not root.names.native and queue.index is not None and case.state is State.DONE:
-        queue.index.orders.forget(case.leased.name)
     if case.leased.slot.group or not root.names.native:
         queue.wake()  # the next of its group can be leased
 
@@ -258,12 +259,6 @@ def _is_acked_by_removal(root: Root, queue: QueueDirectory, settlement: Settleme
     """Say whether the file of an acknowledged message was removed by another program, which is an ack too."""
     receipt, verdict = settlement
     return root.layout.removal_acks and type(verdict) is Done and locate(root, queue, receipt.id) is None
-
-
-def set_time(root: Root, path: str) -> None:
-    """Set the time of a file that begins to wait: its age is counted from here."""
-    now = root.clock.now()
-    os.utime(path, (now, now))
 
 
 # Folders of settlements with follow-ups
@@ -358,7 +353,7 @@ def _claim(root: Root, folder: str, output: Plan) -> bool:
     if not records:
         return True
     with queue:
-        first = dedup.claim(records, First(*output["first"]), root.now(), partial(is_live, root, queue))
+        first = dedup.claim(records, First(*output["first"]), root.now(), live_messages(root, queue))
     if first is not None:
         discard([f"{folder}/{output['file']}"])
     return first is None

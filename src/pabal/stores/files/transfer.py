@@ -7,9 +7,10 @@ message of the same id keeps it out. A dedup key that another message has stays 
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Sequence, Set
-from functools import partial
 
 from pabal.errors import StoreRefused
 from pabal.filesystem import locked
@@ -21,7 +22,7 @@ from pabal.stores.files import dedup
 from pabal.stores.files.names import ID_PLACE, ceil_ms, native_base
 from pabal.stores.files.publish import EncodedDraft, discard, publish
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import is_live
+from pabal.stores.files.read import live_messages
 from pabal.stores.files.root import Carried, Root
 
 _TOKEN = "moved"  # in the place of the token of the last lease
@@ -57,7 +58,10 @@ def carry(root: Root, name: str, entries: Sequence[Entry], window: float) -> lis
     if not carried:
         return []
     queue = carried[0].queue
-    with locked(f"{queue.private}/.carrying") as fd:  # two processes that carry the same would both find it missing
+    path = f"{queue.private}/.carrying"
+    with locked(path) as fd:  # two processes that carry the same would both find it missing
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "not a plain file", path)
         here = _here(root, queue, fd, {each.id for each in carried})
         fresh = [each for each in carried if each.id not in here]
         here.update(each.id for each in fresh)
@@ -102,6 +106,6 @@ def _make_way(root: Root, carried: Sequence[CarriedEntry]) -> None:
             left = tuple(f"{tag}~" for tag in tags if tag.startswith(dedup.CARRIED))
             if left:
                 discard(f"{each.queue.tmp}/{name}" for name in os.listdir(each.queue.tmp) if name.startswith(left))
-            free = dedup.free_of(each.records, root.now(), partial(is_live, root, each.queue))
+            free = dedup.free_of(each.records, root.now(), live_messages(root, each.queue))
         each.records = [record for record in free if record[0] not in keys]
         keys.update(path for path, _ in each.records)
