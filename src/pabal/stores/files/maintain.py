@@ -132,7 +132,6 @@ def _cancel_one(root: Root, queue: QueueDirectory, path: str, slot: Slot, id: st
     failure = jsontext.pretty(cancelled_at(root.clock.now()))
     root.write_small(queue.reason(State.DONE, id, name), failure, synced=True)
     root.move(path, f"{queue.dirs[State.DONE]}/{name}")
-    queue.note_renamed(os.path.basename(path))
     remove(f"{queue.why}/{id}.why")
     return name
 
@@ -328,7 +327,6 @@ def _remove_file(root: Root, queue: QueueDirectory, path: str, slot: Slot) -> st
     id = order.id if order is not None else slot.id
     dedup.forget_id(queue, id)  # before the file: otherwise a crash would leave an id that is refused for ever
     remove(path)
-    queue.note_renamed(name)
     return id
 
 
