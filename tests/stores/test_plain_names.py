@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from pabal import filesystem
-from pabal.message import Message
+from pabal.message import Message, replace
 from pabal.store import Dead, Done, Draft, Failure, Lease, Outcome, Retry, Settlement, State, Verdict
-from pabal.stores.files import FileStore, foreign, index, read
+from pabal.stores.files import FileStore, foreign, index, read, settle
+from pabal.stores.files.order import order_of
 from pabal.stores.layout import NativeLayout
 from pabal.testing import ManualClock
 
@@ -396,3 +397,154 @@ def test_a_file_that_came_back_is_not_read_again(
         monkeypatch.setattr(module, "read_whole", noted)
     assert ours.counts("q")[State.READY] == 1 and opened == []
     assert take(ours) == ["one"]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "purged"])
+def test_the_next_of_a_group_follows_one_that_leaves_the_waiting_ones(
+    tmp_path: Path, ours: FileStore, end: str
+) -> None:
+    put(tmp_path, "zero", "0.json", group="g")
+    assert take(ours) == ["zero"]  # from here on the queue is watched for files that leave
+    ours.cancel("q", ["zero"], inflight=True)
+    put(tmp_path, "one", "1.json", group="g", createdAt=1000)
+    put(tmp_path, "two", "2.json", group="g", createdAt=2000)
+    assert ours.counts("q")[State.READY] == 2
+    if end == "cancelled":
+        assert ours.cancel("q", ["one"]) == ["one"]
+    else:
+        assert ours.purge("q", State.READY, ids=["one"]) == 1
+    assert take(ours) == ["two"]
+
+
+def test_a_copy_is_no_message_whoever_lists_it_first(tmp_path: Path, ours: FileStore) -> None:
+    put(tmp_path, "one", "one.json")
+    do_one(ours, removed=True)
+    ours.publish([Draft("q", Message("first", 1, unique="k"))])
+    put(tmp_path, "one", "again.json")
+    (answer,) = ours.publish([Draft("q", Message("second", 1, unique="k"))])  # asks which messages are live
+    assert answer.id == "first" and answer.duplicate
+    assert take(ours) == ["first"]
+
+
+def test_the_next_file_of_a_name_has_its_own_unique_key(tmp_path: Path, ours: FileStore, others: FileStore) -> None:
+    put(tmp_path, "one", uniqueKey="k1")
+    assert ours.counts("q")[State.READY] == others.counts("q")[State.READY] == 1
+    do_one(others, removed=True)
+    put(tmp_path, "two", uniqueKey="k2")
+    assert others.counts("q")[State.READY] == 1
+    answers = ours.publish([Draft("q", Message(id, 1, unique=key)) for id, key in (("three", "k2"), ("four", "k1"))])
+    assert [(answer.id, answer.duplicate) for answer in answers] == [("two", True), ("four", False)]
+
+
+def test_two_files_that_come_back_under_one_name_both_stay(tmp_path: Path, ours: FileStore, clock: ManualClock) -> None:
+    put(tmp_path, "one")
+    (lease,) = ours.lease("q", 1, 60.0)
+    ours.settle([Settlement(lease.receipt, Retry(counted=False))])
+    put(tmp_path, "two")
+    one, two = ours.lease("q", 2, 60.0)
+    ours.settle([Settlement(one.receipt, Retry(5.0))])
+    clock.advance(5)
+    ours.settle([Settlement(two.receipt, Retry())])  # at the instant at which the other comes due
+    assert ours.counts("q")[State.READY] == 2
+    assert sorted(take(ours)) == ["one", "two"]
+
+
+def _forget_order(path: Path) -> None:
+    os.removexattr(path, "user.pabal.order")
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("key", "back"), [("unique", "revived"), ("dedup_key", "revived"), ("dedup_key", "given back")]
+)
+def test_a_message_that_comes_back_is_no_duplicate_of_a_later_one_of_its_key(
+    tmp_path: Path, ours: FileStore, others: FileStore, clock: ManualClock, key: str, back: str, known: bool
+) -> None:
+    one, two = (replace(Message(id, 1), **{key: "k"}) for id in ("one", "two"))
+    ours.publish([Draft("q", one)])
+    (lease,) = ours.lease("q", 1, 5 * 86400.0)
+    if back == "revived":
+        ours.settle([Settlement(lease.receipt, Dead(Failure("NO")))])
+    clock.advance(3 * 86400)
+    (answer,) = ours.publish([Draft("q", two)])
+    assert not answer.duplicate
+    if not known:
+        (file,) = (tmp_path / "q" / ("dead" if back == "revived" else "inflight")).glob("*.json")
+        _forget_order(file)
+    if back == "revived":
+        assert ours.revive("q", ["one"]) == ["one"]
+    else:
+        ours.settle([Settlement(lease.receipt, Retry(counted=False))])
+    assert sorted(take(others)) == ["one", "two"]
+
+
+def test_a_file_that_is_moved_to_another_queue_is_claimed_there(tmp_path: Path, ours: FileStore) -> None:
+    ours.configure("r", {})
+    put(tmp_path, "one", "one.json", uniqueKey="k")
+    assert ours.counts("q")[State.READY] == 1
+    os.rename(tmp_path / "q/ready/one.json", tmp_path / "r/ready/one.json")
+    assert ours.counts("r")[State.READY] == 1
+    (answer,) = ours.publish([Draft("r", Message("two", 1, unique="k"))])
+    assert answer.id == "one" and answer.duplicate
+
+
+def test_a_file_that_gets_another_stem_has_another_id(tmp_path: Path, ours: FileStore, others: FileStore) -> None:
+    (tmp_path / "draft").write_text(json.dumps({"payload": 1}))
+    os.rename(tmp_path / "draft", tmp_path / "q/ready/a.json")
+    assert ours.counts("q")[State.READY] == 1
+    os.rename(tmp_path / "q/ready/a.json", tmp_path / "q/ready/b.json")
+    (lease,) = ours.lease("q", 1, 60.0)
+    assert lease.receipt.id == "b" and others.find("q", "b") is not None
+    assert others.settle([Settlement(lease.receipt, Done())]) == [Outcome.APPLIED]
+
+
+def test_the_first_of_a_group_stays_first_within_a_millisecond(ours: FileStore, clock: ManualClock) -> None:
+    at = clock.now()
+    ours.publish([Draft("q", Message(id, 1, group="g", created_at=at)) for id in ("one", "two")])
+    (lease,) = ours.lease("q", 1, 60.0)
+    clock.advance(1)
+    ours.settle([Settlement(lease.receipt, Retry())])
+    assert take(ours) == ["one"]
+
+
+def test_the_order_of_a_draft_is_that_of_its_document(ours: FileStore, clock: ManualClock) -> None:
+    root, message = ours._root, Message("one", 1, group="g", created_at=int(clock.now()) + 0.6459987)
+    assert order_of(root, message) == order_of(root, root.codec.decode(root.codec.encode(message, queue="q")))
+
+
+def test_the_next_of_a_group_waits_for_a_settlement_that_nobody_saw_begin(
+    tmp_path: Path, ours: FileStore, others: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish(id: str) -> None:
+        ours.publish([Draft("q", Message(id, 1, group="g", created_at=clock.now()))])
+        clock.advance(1)
+
+    publish("zero")
+    (zero,) = others.lease("q", 1, 60.0)  # from here on they watch for files that leave
+    for id in ("one", "two"):
+        publish(id)
+    assert take(others) == []
+    others.settle([Settlement(zero.receipt, Done())])
+    (one,) = ours.lease("q", 1, 60.0)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(settle, "complete", die)
+        with pytest.raises(KeyboardInterrupt):
+            ours.settle([Settlement(one.receipt, Retry(then=(Draft("other", Message("f", 1)),)))])
+    assert one.receipt.id == "one" and take(others, limit=1) in ([], ["one"])
+
+
+def test_a_retry_that_comes_due_is_not_read_again(
+    tmp_path: Path, ours: FileStore, others: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "one", priority=3)
+    (lease,) = others.lease("q", 1, 60.0)
+    others.settle([Settlement(lease.receipt, Retry(5.0))])
+    clock.advance(6)
+    assert others.counts("q")[State.READY] == 1  # it is moved to the ready ones
+    for module in (read, foreign):
+        monkeypatch.setattr(module, "read_whole", None)
+    assert ours.counts("q")[State.READY] == 1

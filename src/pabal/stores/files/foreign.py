@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from pabal import durable, jsontext
-from pabal.errors import DecodeError, PabalError
+from pabal.errors import DecodeError
 from pabal.filesystem import UNREADABLE, check_regular, close_all, open_into, read_whole, rename_new
 from pabal.ids import new_tag
 from pabal.message import Message
@@ -26,7 +26,7 @@ from pabal.stores.files.index import Index
 from pabal.stores.files.names import Slot, digest, floor_ms, native_base
 from pabal.stores.files.order import order_of, remember
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import id_of_stem, live_messages, set_aside
+from pabal.stores.files.read import decode, id_of_stem, live_messages, set_aside
 from pabal.stores.files.root import Root
 from pabal.stores.files.settlement_folder import read_plan
 
@@ -158,12 +158,7 @@ def _read(root: Root, about: os.stat_result, directory: str, name: str, *, flush
     data, _ = read_whole(path)
     slot = None if root.names.native else root.names.parse(name)
     stem = slot.base if slot is not None else root.names.stem(name.removesuffix(root.names.extension))
-    try:
-        message = root.codec.decode(data, id=id_of_stem(stem), at=about.st_mtime)
-    except (PabalError, OSError):
-        raise
-    except Exception as exc:  # whatever is wrong with this file, the others are served
-        raise DecodeError(f"{type(exc).__name__}: {exc}", data) from exc
+    message = decode(root, data, id=id_of_stem(stem), at=about.st_mtime)
     if not flushed:
         fds: list[int] = []
         closing = map(os.close, fds)
@@ -272,7 +267,7 @@ def _give_name(
         id = root.ids()
         by_key = dedup.keys_of(records)
         alive = live_messages(root, queue)
-        if dedup.first_of(by_key, now, alive) or root.codec.decode(found.data, id=id, at=found.about.st_mtime).id != id:
+        if dedup.first_of(by_key, now, alive) or decode(root, found.data, id=id, at=found.about.st_mtime).id != id:
             _drop(root, queue, found, _native(root, found, id, 0), first)
             return None
         # Only the name of its file was taken, by an earlier message that had no id either.
@@ -305,7 +300,7 @@ def _give_order(
         found, slot = found._replace(name=better, about=about), root.names.parse(better)
         assert slot is not None
     order = order_of(root, found.message)
-    if slot.attempt == 0:
+    if slot.is_new:
         own = First(found.message.id, new_tag(), digest(slot.base, 10))
         records = dedup.records_of(queue, Draft(queue.name, found.message), root.clock.now())
         first = _claim(root, queue, found, records, own, present)
@@ -315,7 +310,7 @@ def _give_order(
             _drop(root, queue, found, slot, first)
             return None
     index.orders.learn(found.name, order, found.about)
-    remember(found.path, order, claimed=True)
+    remember(found.path, queue.name, slot.base, order, claimed=True)
     index.arrive(found.name, found.directory)
     return None
 
@@ -324,7 +319,7 @@ def _drop(root: Root, queue: QueueDirectory, found: Found, slot: Slot, first: Fi
     """Move a duplicate to the done ones, after its reason."""
     done = queue.dirs[State.DONE]
     name = f"{slot.base}~a0~s{root.now():x}.{first.tag or 'first'}{slot.extension}"
-    target = f"{done}/{root.free_name(done, name)}"
+    target = f"{done}/{root.free_name(name, done)}"
     failure = Failure(FailureCode.DUPLICATE, f"{first.id} was first", root.clock.now())
     root.write_small(f"{target}.why", jsontext.pretty(failure), synced=False)
     root.move(found.path, target)

@@ -23,6 +23,7 @@ class Member(NamedTuple):
     """A waiting message of a group, and whether its name has a due time that counts."""
 
     stamp: int
+    id: str  # decides between plain names of one millisecond: the entry has the due time, which a retry changes
     entry: str
     delayed: bool
 
@@ -57,7 +58,7 @@ class Groups:
 
     def join(self, order: Order, entry: str, *, delayed: bool) -> None:
         """Add a waiting message to its group."""
-        group, member = self._groups.setdefault(order.group, _Group()), Member(order.stamp, entry, delayed)
+        group, member = self._groups.setdefault(order.group, _Group()), Member(order.stamp, order.id, entry, delayed)
         group.waiting[entry] = member
         heappush(group.order, member)
 
@@ -141,12 +142,11 @@ class UnfinishedSettlements:
                 del self.names[folder]
                 yield name
 
-    def reload(self) -> Iterator[tuple[str, str, Slot]]:
-        """Forget all, and yield folder, name and slot of each message of this queue that lies in a folder."""
-        self.names.clear()
+    def found(self, token: str = "") -> Iterator[tuple[str, str, Slot]]:
+        """Yield folder, name and slot of each message of this queue that lies in a folder, of all or under a token."""
         for each in os.listdir(self._root.settling):
             folder = f"{self._root.settling}/{each}"
-            plan = read_plan(folder)
+            plan = read_plan(folder) if not token or f"~{token}~" in each else None
             slot = None if plan is None else self._root.names.parse(plan["name"])
             if plan is not None and plan["queue"] == self._queue and slot is not None and is_committed(folder):
                 yield folder, plan["name"], slot

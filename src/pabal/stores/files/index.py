@@ -20,7 +20,7 @@ from weakref import WeakSet
 from pabal.store import State
 from pabal.stores.files.groups import Groups, UnfinishedSettlements
 from pabal.stores.files.names import ID_PLACE, Slot
-from pabal.stores.files.order import KnownOrders, Order, UnreadFiles
+from pabal.stores.files.order import KnownOrders, Order, UnreadFiles, set_time
 from pabal.stores.files.read import learn, read_order
 from pabal.stores.files.settlement_folder import INPUT
 from pabal.watch import ARRIVALS, DELETE, IGNORED, MOVED_FROM, MOVED_TO, OVERFLOW, Inotify
@@ -338,11 +338,10 @@ class Index:
         """Move a file that has come due: a message that was once ready stays ready if the clock steps back."""
         if self._promotions > 0 and self._only_ready:
             self._promotions -= 1
-            now = self._root.clock.now()
-            delayed = self._queue.dirs[State.DELAYED]
+            delayed = f"{self._queue.dirs[State.DELAYED]}/{name}"
             with suppress(FileNotFoundError):
-                os.utime(f"{delayed}/{name}", (now, now))
-                self._root.move(f"{delayed}/{name}", f"{self._only_ready}/{name}")
+                set_time(self._root, delayed)
+                self._root.move(delayed, f"{self._only_ready}/{name}")
 
     # Groups
 
@@ -363,20 +362,25 @@ class Index:
 
     def _release_group(self, name: str) -> None:
         holder, slot = self._groups.holder(name), self._parse(name)
-        if holder is None or slot is None:
+        self.orders.forget(name)
+        if slot is None:
             return
-        if not self._unfinished.add(holder[1], slot.token, name):
+        if holder is None:
+            if not self._native:  # it may have been settled before its file was read
+                self._hold_unfinished(slot.token)
+        elif not self._unfinished.add(holder[1], slot.token, name):
             self._offer_head(self._groups.release(name))
 
-    def _hold_unfinished(self) -> None:
-        for folder, name, slot in self._unfinished.reload():
+    def _hold_unfinished(self, token: str = "") -> None:
+        """Hold the messages of groups that lie in folders of settlements, of all or under one token."""
+        for folder, name, slot in self._unfinished.found(token):
             order = slot if self._native else self._order_of_input(folder, slot)
             if order is not None and order.group:
                 self._groups.hold(order, name)
                 self._unfinished.names[folder] = name
 
     def _order_of_input(self, folder: str, slot: Slot) -> Order | None:
-        found = read_order(self._root, folder, INPUT, slot)
+        found = read_order(self._root, self._queue.name, folder, INPUT, slot)
         return None if found is None else found[0].at(slot)
 
     # Keeping up with the directories
@@ -434,6 +438,7 @@ class Index:
         if self._grouped:
             for name in leased:
                 self._hold_group(name)
+            self._unfinished.names.clear()
             self._hold_unfinished()
         for name, path in names:
             self.arrive(name, path)

@@ -75,7 +75,7 @@ def _take(
         if found is None:
             break
         name, slot = found
-        leased = root.free_name(queue.inflight, root.names.leased(slot, slot.attempt + 1, term))
+        leased = root.free_name(root.names.leased(slot, slot.attempt + 1, term), queue.inflight)
         if not _move_inflight(root, queue, name, leased):
             index.leave(name)
             continue
@@ -171,7 +171,7 @@ def _extend_batch(root: Root, queue: QueueDirectory, receipts: Mapping[int, Rece
             if (leased := leases.get(receipt)) is not None:
                 longer = root.names.leased(leased.slot, leased.attempt, _term(root, receipt.token, seconds))
                 if longer != leased.name:
-                    longer = root.free_name(queue.inflight, longer)
+                    longer = root.free_name(longer, queue.inflight)
                 try:
                     _rename_leased(root, queue, leased.name, longer)
                 except FileNotFoundError:
@@ -226,7 +226,7 @@ def _take_lapsed(root: Root, queue: QueueDirectory, limit: int, ending: str) -> 
         elif _is_lapsed(root, slot):
             tag = consumer_tag(slot.token)
             term = _term(root, tag + ending, JUDGING_SECONDS)
-            leased = root.free_name(queue.inflight, root.names.leased(slot, slot.attempt, term))
+            leased = root.free_name(root.names.leased(slot, slot.attempt, term), queue.inflight)
             with suppress(FileNotFoundError):
                 _rename_leased(root, queue, name, leased)
                 taken.setdefault(tag, []).append(LeasedFile(leased, slot, slot.attempt))
@@ -247,7 +247,7 @@ def _take_expired(root: Root, queue: QueueDirectory, index: Index, limit: int, t
     while len(taken) < limit and (name := index.pop_expired(now)) is not None:
         slot = root.names.parse(name)
         if slot is not None:
-            leased = root.free_name(queue.inflight, root.names.leased(slot, slot.attempt, term))
+            leased = root.free_name(root.names.leased(slot, slot.attempt, term), queue.inflight)
             if _move_inflight(root, queue, name, leased):
                 index.lease(name, leased)
                 taken.append(LeasedFile(leased, slot, slot.attempt))

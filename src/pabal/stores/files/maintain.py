@@ -91,7 +91,7 @@ def _id_in(cursor: str) -> str:
 def _revive_one(root: Root, queue: QueueDirectory, source: str, slot: Slot) -> str:
     stamp = queue.next_stamp(root.clock.now()) if slot.group else 0
     ready = queue.dirs[State.READY]
-    revived = root.free_name(ready, root.names.revived(slot, root.now(), stamp))
+    revived = root.free_name(root.names.revived(slot, root.now(), stamp), *queue.waiting)
     try:
         set_time(root, source)
         root.move(source, f"{ready}/{revived}")
@@ -128,7 +128,7 @@ def cancel(root: Root, queue: QueueDirectory, ids: Sequence[str], inflight: bool
 def _cancel_one(root: Root, queue: QueueDirectory, path: str, slot: Slot, id: str) -> str:
     """Move a message to the done ones, under the token of no lease; return its name there. With the lock held."""
     name = root.names.settled(root.names.leased(slot, slot.attempt, _CANCELLED), root.now())
-    name = root.free_name(queue.dirs[State.DONE], name)
+    name = root.free_name(name, queue.dirs[State.DONE])
     failure = jsontext.pretty(cancelled_at(root.clock.now()))
     root.write_small(queue.reason(State.DONE, id, name), failure, synced=True)
     root.move(path, f"{queue.dirs[State.DONE]}/{name}")
@@ -338,8 +338,11 @@ def _purge_waiting(
             if found is state and (wanted is None or _id_in(cursor) in wanted):
                 yield cursor, path, slot
 
-    def remove_one(_: str, path: str, slot: Slot | None) -> bool:
-        return slot is not None and os.path.lexists(path) and _remove_if_old(root, queue, state, path, slot, before)
+    def remove_one(cursor: str, path: str, slot: Slot | None) -> bool:
+        order = None if slot is None else order_in(root, queue, *os.path.split(path), slot)
+        if slot is None or order is None or order.id != _id_in(cursor) or not os.path.lexists(path):
+            return False  # the name may be that of another message by now
+        return _remove_if_old(root, queue, state, path, slot, before)
 
     return _purge_listed(queue, state, rows, remove_one, limit, keep=wanted is None)
 

@@ -70,6 +70,11 @@ class Slot(NamedTuple):
     def leased(self) -> bool:
         return self.boot != ""
 
+    @property
+    def is_new(self) -> bool:
+        """Nobody has had this message yet: its id and its keys may be those of another."""
+        return self.attempt == 0 and not self.token and not self.revived
+
 
 class Names:
     """The grammar of one layout: native or plain names with the extension of its codec."""

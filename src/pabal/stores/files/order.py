@@ -3,7 +3,8 @@
 A native name carries the order (`Slot`). The order of a plain name is read from its document once (`DocumentOrder`).
 Each process keeps the orders that it has read (`KnownOrders`), and an attribute of the file keeps it for other
 processes (`remember`, `recall`). The attribute counts only for the very file that it was written for, unchanged: a
-copy, or a file that was written to since, is read again. So are all files where the file system has no attributes.
+copy, or a file that was written to or given another stem or queue since, is read again. So are all files where the
+file system has no attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "user.pabal.order"
 _FORM = "1"
-_WORDS = 10  # form, identity, whether it was claimed, and an order
+_WORDS = 11  # form, identity, place, whether it was claimed, and an order
 
 
 class DocumentOrder(NamedTuple):
@@ -49,7 +50,7 @@ Order: TypeAlias = Slot | DocumentOrder
 
 def order_of(root: Root, message: Message) -> DocumentOrder:
     """Return the order that a document gives to a plain name."""
-    created = floor_ms(message.created_at)
+    created = floor_ms(round(message.created_at, 6))  # as the document says it
     return DocumentOrder(
         id=message.id,
         priority=message.priority,
@@ -125,20 +126,20 @@ class Remembered(NamedTuple):
     claimed: bool
 
 
-def remember(file: int | str, order: DocumentOrder, *, claimed: bool) -> None:
+def remember(file: int | str, queue: str, stem: str, order: DocumentOrder, *, claimed: bool) -> None:
     """Keep the order of a whole file in its attribute; if that fails, other processes read the file."""
     with suppress(OSError, UnicodeEncodeError):
         fields = (order.priority, order.due, order.group, order.stamp, order.target, order.expires, order.id)
-        words = (_FORM, _identity(os.stat(file)), int(claimed), *fields)
+        words = (_FORM, _identity(os.stat(file)), _place(queue, stem), int(claimed), *fields)
         os.setxattr(file, _ATTRIBUTE, " ".join(map(str, words)).encode())
 
 
-def recall(root: Root, path: str) -> Remembered | None:
+def recall(root: Root, queue: str, stem: str, path: str) -> Remembered | None:
     """Return the order in a file's attribute, if the file has not changed since."""
     found = _attribute(path)
-    if found is None:
+    if found is None or found[0][2] != _place(queue, stem):
         return None
-    (_, _, claimed, priority, due, group, stamp, target, expires, id), about = found
+    (_, _, _, claimed, priority, due, group, stamp, target, expires, id), about = found
     try:
         # Delays stand in names: a due time in the future only means that the clock stepped back.
         when = min(int(due), root.now())
@@ -174,6 +175,11 @@ def _identity(about: os.stat_result) -> str:
     return f"{about.st_ino}.{about.st_size}.{about.st_mtime_ns}.{about.st_nlink}"
 
 
+def _place(queue: str, stem: str) -> str:
+    """A message may have its id from its stem, and its keys are claimed in its queue."""
+    return digest(f"{queue}/{stem}", 16)
+
+
 class UnreadFiles:
     """Files of a queue that this process never read: their ids are claimed when they are leased. With the lock held."""
 
@@ -184,10 +190,10 @@ class UnreadFiles:
 
     def recall(self, directory: str, name: str, slot: Slot) -> Remembered | None:
         """Return the order of a plain file that need not be read."""
-        found = recall(self._root, f"{directory}/{name}")
+        found = recall(self._root, self._queue.name, slot.base, f"{directory}/{name}")
         if found is None or name in self._refused:
             return None
-        if slot.attempt == 0 and not found.claimed:
+        if slot.is_new and not found.claimed:
             self._unclaimed.add(name)
         return found
 

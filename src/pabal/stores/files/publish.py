@@ -261,7 +261,7 @@ def _stage_some(files: Sequence[EncodedDraft | StagedFile], written: list[str]) 
             written.append(each.path)
             os.utime(fds[-1], (each.now, each.now))  # the message waits from here
             if each.order is not None:
-                remember(fds[-1], each.order, claimed=False)
+                remember(fds[-1], each.queue.name, each.stem, each.order, claimed=False)
         durable.sync_all(fds)
     finally:
         close_all(closing)

@@ -39,15 +39,25 @@ def read_message(root: Root, path: str, slot: Slot, *, as_written: bool = False)
     """
     data, written_at = read_whole(path)
     if slot.crc < 0:
-        message = root.codec.decode(data, id=id_of_stem(slot.id), at=written_at)
+        message = decode(root, data, id=id_of_stem(slot.id), at=written_at)
     else:
         found = zlib.crc32(data)
         if found != slot.crc:
             raise DecodeError(f"ChecksumMismatch: crc32 is {found:08x}, not {slot.crc:08x}: the file was changed", data)
-        message = root.codec.decode(data, id=slot.id, at=written_at, own=slot.own)
+        message = decode(root, data, id=slot.id, at=written_at, own=slot.own)
     if message.expires_at is None or slot.expires or as_written or not (slot.revived or root.names.native):
         return message
     return replace(message, expires_at=None)
+
+
+def decode(root: Root, data: bytes, *, id: str, at: float, own: bool = False) -> Message:
+    """Return the message in a document. Whatever is wrong with it, the others are served: raise DecodeError."""
+    try:
+        return root.codec.decode(data, id=id, at=at, own=own)
+    except (PabalError, OSError):
+        raise
+    except Exception as exc:
+        raise DecodeError(f"{type(exc).__name__}: {exc}", data) from exc
 
 
 def id_of_stem(stem: str) -> str:
@@ -63,7 +73,7 @@ def id_of_stem(stem: str) -> str:
 
 def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
     """Return the order of a plain name from its file, and remember it."""
-    found = read_order(root, directory, name, slot)
+    found = read_order(root, queue.name, directory, name, slot)
     if found is None:
         return None
     order, about = found
@@ -72,10 +82,12 @@ def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Sl
     return order.at(slot)
 
 
-def read_order(root: Root, directory: str, name: str, slot: Slot) -> tuple[DocumentOrder, os.stat_result] | None:
+def read_order(
+    root: Root, queue: str, directory: str, name: str, slot: Slot
+) -> tuple[DocumentOrder, os.stat_result] | None:
     """Return the order that a document gives, kept with its file or read, and the status of the file before."""
     path = f"{directory}/{name}"
-    if not root.names.native and (kept := recall(root, path)) is not None:
+    if not root.names.native and (kept := recall(root, queue, slot.base, path)) is not None:
         return kept.order, kept.about
     try:
         about = os.lstat(path)  # before it is read: afterwards the name may be that of another file
@@ -91,12 +103,16 @@ def order_in(root: Root, queue: QueueDirectory, directory: str, name: str, slot:
         return slot
     orders = queue.index.orders if queue.index is not None else None
     known = orders.of(name, slot) if orders is not None else None
+    if orders is not None and directory in queue.waiting and (known is None or orders.of_another(directory, name)):
+        # Not kept: the index has not met this file yet, and must claim its id then.
+        found = read_order(root, queue.name, directory, name, slot)
+        return None if found is None else found[0].at(slot)
     # A settled file may have the name of another that still waits.
     if known is None or orders is None or slot.settled:
         return learn(root, queue, directory, name, slot)
     if slot.leased and orders.of_another(directory, name):
-        found = learn(root, queue, directory, name, slot)
-        return found if found is None or found.id != known.id else known  # else it is an edited copy of itself
+        again = learn(root, queue, directory, name, slot)
+        return again if again is None or again.id != known.id else known  # else it is an edited copy of itself
     return known
 
 
@@ -266,21 +282,18 @@ def _look_for_live(root: Root, queue: QueueDirectory, but: str) -> Alive:
     tags = {
         name.partition("~")[0] for name in os.listdir(queue.tmp)
     }  # their records are made, but nobody sees them yet
-    found: dict[str, set[tuple[State, str]]] = {}
+    id_of = cache(partial(_id_of, root, queue))
+    found: dict[str, set[tuple[str, str]]] = {}
     arriving: set[str] = set()
-    for state in (State.READY, State.DELAYED, State.INFLIGHT, None, State.READY, State.DELAYED):  # some move
-        if state is None:
-            for folder in os.listdir(root.settling):
-                arriving.update(_settled_into(f"{root.settling}/{folder}", queue))
-            continue
-        for name in os.listdir(queue.dirs[state]):
-            id = name[ID_PLACE:].partition("~")[0] if root.names.native else _id_of(root, queue, state, name)
-            if id and f"{queue.dirs[state]}/{name}" != but:
-                found.setdefault(id, set()).add((state, name))
+    for directory in (*queue.waiting, queue.inflight, root.settling, *queue.waiting):  # some move meanwhile
+        for name in os.listdir(directory):
+            if directory == root.settling:
+                arriving.update(_settled_into(f"{directory}/{name}", queue))
+            elif f"{directory}/{name}" != but:
+                id = name[ID_PLACE:].partition("~")[0] if root.names.native else id_of(directory, name)
+                found.setdefault(id, set()).add((directory, name))
     return lambda first: (
-        first.tag in tags
-        or first.id in arriving
-        or any(_id_of(root, queue, *each) == first.id for each in found.get(first.id, ()))
+        first.tag in tags or first.id in arriving or any(id_of(*each) == first.id for each in found.get(first.id, ()))
     )
 
 
@@ -299,13 +312,10 @@ def _settled_into(folder: str, queue: QueueDirectory) -> Iterator[str]:
             yield each["first"][0]
 
 
-def _id_of(root: Root, queue: QueueDirectory, state: State, name: str) -> str:
-    """Return the id of the message in a file of a state, which need not be there any more; "" if it is none."""
-    slot = root.names.parse(name)
-    if slot is None or not belongs(state, slot):
-        return ""
-    directory = queue.dirs[state]
-    if directory in queue.waiting and not root.layout.admits(name):
+def _id_of(root: Root, queue: QueueDirectory, directory: str, name: str) -> str:
+    """Return the id of the message in a file that waits or is in flight, and may be gone by now; "" if it is none."""
+    slot, inflight = root.names.parse(name), directory == queue.inflight
+    if slot is None or slot.leased is not inflight or not inflight and not root.layout.admits(name):
         return ""
     order = order_in(root, queue, directory, name, slot)
     return "" if order is None else order.id

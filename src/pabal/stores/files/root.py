@@ -42,7 +42,9 @@ FORMAT = 1
 _ABOUT = "pabal.json"
 DELETED = ".deleted"  # among the private files of a queue: it was deleted, and its folders are left
 _READ_PATIENCE = 0.2  # seconds that a read waits for a lock
-_OUT_OF_PLACE = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP})  # something else is where our files belong
+_OUT_OF_PLACE = frozenset(
+    {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
+)  # something else is where our files belong
 _TEMPORARY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM})  # the handle stays usable
 DAMAGED_QUEUE = (OSError, StoreRefused)  # errors of one queue, if `is_of_queue` says so
 
@@ -268,12 +270,13 @@ class Root:
         self.ballast.release()
         return work()
 
-    def free_name(self, directory: str, name: str) -> str:
-        """Return a name with marks of the store, or the next one that no file in a directory has. With the lock held.
+    def free_name(self, name: str, *directories: str) -> str:
+        """Return a name with marks of the store, or the next one that no file in these directories has. With the lock
+        held.
 
         Another file of the same plain name may have the same marks.
         """
-        while not self.names.native and os.path.lexists(f"{directory}/{name}"):
+        while not self.names.native and any(os.path.lexists(f"{each}/{name}") for each in directories):
             name = self.names.later(name)
         return name
 

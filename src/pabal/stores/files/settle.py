@@ -208,10 +208,11 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
             root.move(source, f"{case.folder}/{INPUT}")
             queue.note_renamed(case.leased.name)
             return True
-        case.name = root.free_name(queue.dirs[case.state], case.name)
+        waits = case.state in (State.READY, State.DELAYED)
+        case.name = root.free_name(case.name, *(queue.waiting if waits else (queue.dirs[case.state],)))
         if case.reason and os.path.lexists(source):  # nobody else moves it while we hold the lock
             root.move(case.reason, queue.reason(case.state, case.settlement.receipt.id, case.name))
-        if waits := case.state in (State.READY, State.DELAYED):
+        if waits:
             set_time(root, source)
         root.move(source, f"{queue.dirs[case.state]}/{case.name}")
         queue.note_renamed(case.leased.name, case.name if waits else "")
@@ -380,7 +381,8 @@ def _move_input(root: Root, folder: str, plan: Plan) -> tuple[str, str]:
     """Move the input to where its verdict takes it; return the directories that changed."""
     queue, state = root.make(plan["queue"]), State(plan["state"])
     with queue:
-        name = root.free_name(queue.dirs[state], plan["name"])
+        waits = state in (State.READY, State.DELAYED)
+        name = root.free_name(plan["name"], *(queue.waiting if waits else (queue.dirs[state],)))
         reason = queue.reason(state, plan["id"], name)
         if os.path.lexists(f"{folder}/{INPUT}"):  # else another process has moved it
             with suppress(FileNotFoundError):
