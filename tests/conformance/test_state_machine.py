@@ -5,8 +5,9 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -56,6 +57,7 @@ class StoreMachine(RuleBasedStateMachine):
     """Drives a store and the model by the same calls. Tokens differ, so each lease is kept with its twin."""
 
     opener: ClassVar[Opener]
+    handles: ClassVar[int] = 1
 
     def arrive(self) -> ManualClock:
         """Make the place of a store, and the clock that it goes by."""
@@ -63,7 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
         return ManualClock()
 
     def open(self) -> Store:
-        return self.opener.open(self.folder, self.clock)
+        return InTurn([self.opener.open(self.folder, self.clock) for _ in range(self.handles)]).as_store()
 
     def leave(self) -> None:
         shutil.rmtree(self.folder)
@@ -240,6 +242,24 @@ def survey(store: Store, queue: str) -> dict[str, tuple[str, int]]:
     return found
 
 
+class InTurn:
+    """Several handles of one place: each call goes to the next, as if other processes had made the calls before."""
+
+    def __init__(self, handles: Sequence[Store]) -> None:
+        self._handles = handles
+        self._turn = cycle(handles)
+
+    def as_store(self) -> Store:
+        return cast("Store", self)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(next(self._turn), name)
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.close()
+
+
 class PostgresMachine(StoreMachine):
     """The same on PostgreSQL, which has a clock of its own that no reboot of ours touches."""
 
@@ -260,9 +280,10 @@ class PostgresMachine(StoreMachine):
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("handles", [1, 3])
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
-def test_a_store_and_the_model_cannot_be_told_apart(opener: Opener) -> None:
-    _run(type("Machine", (StoreMachine,), {"opener": opener}), 1000 if SOAK else 60)
+def test_a_store_and_the_model_cannot_be_told_apart(opener: Opener, handles: int) -> None:
+    _run(type("Machine", (StoreMachine,), {"opener": opener, "handles": handles}), 1000 if SOAK else 60)
 
 
 @pytest.mark.timeout(1200)
