@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from pabal.clock import Clock
 from pabal.message import Message, replace
 from pabal.store import (
     Dead,
@@ -36,10 +37,12 @@ from pabal.store import (
     Terms,
     Verdict,
 )
+from pabal.stores.files import FileStore
+from pabal.stores.layout import NativeLayout
 from pabal.stores.memory import MemoryStore, Place
 from pabal.stores.postgres import PostgresStore
 from pabal.testing import ManualClock
-from tests.openers import OPENERS, Opener
+from tests.openers import OPENERS, Opener, damage_file
 from tests.services.postgres import PostgresServer
 from tests.services.postgres_clock import ServerClock
 
@@ -94,6 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
             dedup_key=key,
             target=target,
             expires_at=self.clock.now() + ttl if ttl else None,
+            created_at=self.clock.now(),
         )
         return Draft(queue, message, delay=delay, terms=Terms(dedup_window=100.0))
 
@@ -111,7 +115,8 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.made)
     @rule(n=st.integers(0, 1000), queue=_queues)
     def publish_again(self, n: int, queue: str) -> None:
-        again = [Draft(queue, Message(id=f"m-{1 + n % self.made:04d}", body="again"), terms=Terms(dedup_window=100.0))]
+        message = Message(id=f"m-{1 + n % self.made:04d}", body="again", created_at=self.clock.now())
+        again = [Draft(queue, message, terms=Terms(dedup_window=100.0))]
         assert self.store.publish(again) == self.model.publish(again)
 
     @precondition(lambda self: self.made)
@@ -242,6 +247,10 @@ def survey(store: Store, queue: str) -> dict[str, tuple[str, int]]:
     return found
 
 
+def open_plain(place: Path, clock: Clock) -> Store:
+    return FileStore(place / "spool", clock=clock, layout=NativeLayout(native=False))
+
+
 class InTurn:
     """Several handles of one place: each call goes to the next, as if other processes had made the calls before."""
 
@@ -258,6 +267,29 @@ class InTurn:
     def close(self) -> None:
         for handle in self._handles:
             handle.close()
+
+
+class PlainMachine(StoreMachine):
+    """The same with plain names, whose order is that of their documents: by when a message was created."""
+
+    opener = Opener(open_plain, damage_file)
+    handles = 3
+
+    @rule()
+    def step_wall(self) -> None:
+        """The order of messages made before and after a step back is not promised."""
+
+    @precondition(lambda self: any(self.revivable(queue) for queue in QUEUES))
+    @rule(queue=_queues, n=st.integers(0, 1000))
+    def revive(self, queue: str, n: int) -> None:
+        """One without a group: in its group it takes the place that it had."""
+        dead = self.revivable(queue)
+        ids = [dead[n % len(dead)]] if dead else ["unknown"]
+        assert self.store.revive(queue, ids) == self.model.revive(queue, ids)
+
+    def revivable(self, queue: str) -> list[str]:
+        entries = self.model.browse(queue, State.DEAD, limit=10_000)
+        return [entry.id for entry in entries if entry.message is not None and not entry.message.group]
 
 
 class PostgresMachine(StoreMachine):
@@ -284,6 +316,11 @@ class PostgresMachine(StoreMachine):
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
 def test_a_store_and_the_model_cannot_be_told_apart(opener: Opener, handles: int) -> None:
     _run(type("Machine", (StoreMachine,), {"opener": opener, "handles": handles}), 1000 if SOAK else 60)
+
+
+@pytest.mark.timeout(1200)
+def test_a_store_with_plain_names_and_the_model_cannot_be_told_apart() -> None:
+    _run(PlainMachine, 1000 if SOAK else 60)
 
 
 @pytest.mark.timeout(1200)

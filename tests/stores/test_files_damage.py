@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -677,7 +678,14 @@ def _tidy_up(store: FileStore, clock: ManualClock) -> int:
     return removed + store.purge(QUEUE, State.DONE)
 
 
-@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, _link])
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        folder = os.open(path.parent, os.O_PATH)
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")  # the path of a socket has to be short
+        os.close(folder)
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, _link, _socket])
 def test_messages_are_carried_without_a_wait_for_something_else_in_place_of_the_mark(
     store: FileStore, queue: Path, made: Callable[[Path], None]
 ) -> None:

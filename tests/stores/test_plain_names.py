@@ -548,3 +548,10 @@ def test_a_retry_that_comes_due_is_not_read_again(
     for module in (read, foreign):
         monkeypatch.setattr(module, "read_whole", None)
     assert ours.counts("q")[State.READY] == 1
+
+
+def test_a_file_whose_name_is_mended_is_no_duplicate_of_one_that_has_that_name(tmp_path: Path, ours: FileStore) -> None:
+    for name in ("a-1.json", "a~1.json"):
+        (tmp_path / "draft").write_text(json.dumps({"payload": name}))
+        os.rename(tmp_path / "draft", tmp_path / "q/ready" / name)
+    assert sorted(str(lease.message.body) for lease in ours.lease("q", 10, 60.0)) == ["a-1.json", "a~1.json"]

@@ -297,8 +297,10 @@ def _give_order(
             better = f"{root.names.stem(f'{better.removesuffix(extension)}-{new_tag()}')}{extension}"
         rename_new(found.path, f"{found.directory}/{better}")
         about = os.lstat(f"{found.directory}/{better}")
-        found, slot = found._replace(name=better, about=about), root.names.parse(better)
+        slot = root.names.parse(better)
         assert slot is not None
+        message = decode(root, found.data, id=id_of_stem(slot.base), at=about.st_mtime)
+        found = found._replace(name=better, about=about, message=message)
     order = order_of(root, found.message)
     if slot.is_new:
         own = First(found.message.id, new_tag(), digest(slot.base, 10))
