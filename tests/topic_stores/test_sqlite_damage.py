@@ -58,14 +58,34 @@ def test_records_out_of_order_name_the_doctor_of_topics(template: Path, tmp_path
     leaves = "select pageno from dbstat where name = 'topic_records' and pagetype = 'leaf' order by pageno"
     pages: list[int] = [row[0] for row in connection.execute(leaves)][:2]  # of the first partition
     connection.close()
-    data = bytearray(path.read_bytes())
-    one, other = (slice((number - 1) * 4096, number * 4096) for number in pages)
-    data[one], data[other] = data[other], data[one]
-    path.write_bytes(data)
+    _swap(path, *pages)
     topics = SqliteTopics(path)
     with pytest.raises(StoreFailed, match="does not fit its rows: run `pabal topic doctor --repair`"):
         topics.read("events", 0, 0, 1000)
     topics.close()
+
+
+def _swap(path: Path, *pages: int) -> None:
+    data = bytearray(path.read_bytes())
+    one, other = (slice((number - 1) * 4096, number * 4096) for number in pages)
+    data[one], data[other] = data[other], data[one]
+    path.write_bytes(data)
+
+
+def test_rows_of_another_table_are_no_topics_and_the_damaged_file_is_kept(template: Path, tmp_path: Path) -> None:
+    path = tmp_path / "topics.db"
+    shutil.copy(template, path)
+    connection = connect(path)
+    first = "select min(pageno) from dbstat where name = ? and pagetype = 'leaf'"
+    pages: list[int] = [connection.execute(first, (table,)).get for table in ("topics", "topic_records")]
+    connection.close()
+    _swap(path, *pages)
+    damaged = path.read_bytes()
+    with closing(SqliteTopics(path)) as topics, pytest.raises(StoreFailed, match="run `pabal topic doctor --repair`"):
+        topics.topics()
+    assert _run(path, "doctor") == 1
+    _run(path, "doctor", "--repair")
+    assert damaged in [each.read_bytes() for each in tmp_path.glob("topics.db.damaged*")]
 
 
 @pytest.fixture

@@ -55,14 +55,21 @@ class Fault(NamedTuple):
     aside: tuple[str, Value] | None = None  # the damaged value, kept in `meta` under this key
 
 
-def mend_faults(connection: Connection, faults: Sequence[Fault]) -> int:
-    """Mend these rows inside the caller's transaction; return how many."""
+def mend_faults(connection: Connection, faults: Sequence[Fault]) -> list[Fault]:
+    """Mend these rows inside the caller's transaction; return the faults that are gone.
+
+    A row with another value that its table does not allow, as one of another table has, stays as it is: a check of the
+    file finds it.
+    """
+    mended = []
     for fault in faults:
-        if fault.aside is not None:
-            connection.execute(META).fetchall()
-            set_fact(connection, *fault.aside)
-        connection.execute(fault.statement, fault.values).fetchall()
-    return len(faults)
+        with suppress(apsw.ConstraintError):
+            connection.execute(fault.statement, fault.values).fetchall()
+            mended.append(fault)
+            if fault.aside is not None:
+                connection.execute(META).fetchall()
+                set_fact(connection, *fault.aside)
+    return mended
 
 
 class Object(NamedTuple):

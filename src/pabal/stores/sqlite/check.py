@@ -4,7 +4,7 @@ Never revives dead messages, and never takes a message from the consumer that ho
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pabal.errors import StoreFailed
 from pabal.sql.connection import Connection
 from pabal.sql.pages import PageFile
 from pabal.sql.place import real_path
-from pabal.sql.repair import mend_faults
+from pabal.sql.repair import Fault, mend_faults
 from pabal.sql.writer import Transaction
 from pabal.store import Finding
 from pabal.stores.sqlite.bodies import BodyFolder
@@ -81,14 +81,8 @@ class Checker(Queues):
             self._known.clear()
 
     def _check_queues(self, repair: bool) -> Iterator[Finding]:
-        found = self._db.read(queue_faults)
-        if found and repair:
-            self._db.write(
-                lambda tx: mend_faults(tx.connection, queue_faults(tx.connection)), durable=True, essential=True
-            )
-            self._known.clear()
-        for fault in found:
-            yield Finding(fault.where, fault.problem, fault.remedy, repair)
+        yield from self._check_faults(queue_faults, repair)
+        self._known.clear()
 
     def _check_rows(self, repair: bool, *, lost: bool) -> Iterator[Finding]:
         """Check the rows, and once more if one changed while another was mended."""
@@ -107,15 +101,17 @@ class Checker(Queues):
                     yield Finding(diagnosis.where, diagnosis.problem, diagnosis.remedy, mends)
                 passed_over += not found
             yield from self._check_names(rows, repair)
-        faults = self._db.read(lambda db: rows.key_faults(db, lost=lost))
-        if faults and repair:
-            self._db.write(
-                lambda tx: mend_faults(tx.connection, rows.key_faults(tx.connection, lost=lost)),
-                durable=True,
-                essential=True,
+        yield from self._check_faults(partial(rows.key_faults, lost=lost), repair)
+
+    def _check_faults(self, look: Callable[[Connection], Sequence[Fault]], repair: bool) -> Iterator[Finding]:
+        found, mended = self._db.read(look), set[tuple[str, str]]()
+        if found and repair:
+            done = self._db.write(
+                lambda tx: mend_faults(tx.connection, look(tx.connection)), durable=True, essential=True
             )
-        for fault in faults:
-            yield Finding(fault.where, fault.problem, fault.remedy, repair)
+            mended = {(fault.where, fault.problem) for fault in done}
+        for fault in found:
+            yield Finding(fault.where, fault.problem, fault.remedy, (fault.where, fault.problem) in mended)
 
     def _check_names(self, rows: Rows, repair: bool) -> Iterator[Finding]:
         names = rows.names()

@@ -434,7 +434,7 @@ def mend(
     deque(rows.damaged(documents=False), 0)
     names = rows.names()
     name_queues(connection, names)
-    changed = len(names) + mend_faults(connection, queue_faults(connection))
+    changed = len(names) + len(mend_faults(connection, queue_faults(connection)))
     rows = Rows(lambda work: work(connection), codec, bodies, clock, doubted)
     for row, diagnosis in list(rows.damaged(documents=False)):
         restore(connection, row, diagnosis)

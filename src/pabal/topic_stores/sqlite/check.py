@@ -52,19 +52,20 @@ def check(db: Database, *, repair: bool) -> list[Finding]:
     findings = [Finding(*found) for found in db.check(mend_copy, repair=repair)]
     if not all(finding.repaired for finding in findings):
         return findings  # nothing in a damaged file can be relied on
-    found = db.read(faults)
+    found, mended = db.read(faults), set[tuple[str, str]]()
     if found and repair:
-        db.write(lambda tx: mend(tx.connection), durable=True, essential=True)
+        done = db.write(lambda tx: mend_faults(tx.connection, faults(tx.connection)), durable=True, essential=True)
+        mended = {(fault.where, fault.problem) for fault in done}
     return [
         *findings,
-        *(Finding(fault.where, fault.problem, fault.remedy, repair) for fault in found),
+        *(Finding(*fault[:3], (fault.where, fault.problem) in mended) for fault in found),
         *(Finding(*fault, _BY_HAND) for fault in db.read(lambda connection: list(Layout(connection).unclear()))),
     ]
 
 
 def mend(connection: Connection) -> int:
     """Replace every text that cannot be read, set damaged settings aside, and restore partitions; return how many."""
-    return mend_faults(connection, faults(connection))
+    return len(mend_faults(connection, faults(connection)))
 
 
 def faults(connection: Connection) -> list[Fault]:
