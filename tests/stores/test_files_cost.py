@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -262,6 +263,24 @@ def test_unique_keys_are_looked_up_at_once_beside_a_settlement(
             assert all(answer.duplicate for answer in store.publish(unique_drafts(40)))
 
         assert listings(work, monkeypatch) < 20
+
+
+@pytest.mark.parametrize("layout", [NativeLayout(), PLAIN], ids=["native", "plain"])
+def test_files_whose_keys_were_used_before_are_judged_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: NativeLayout
+) -> None:
+    with closing(FileStore(tmp_path, clock=ManualClock(), layout=layout)) as store:
+        store.publish(unique_drafts(40))
+        store.settle([Settlement(lease.receipt, Done()) for lease in take(store, 40)])
+        for number in range(40):
+            document = {"messageId": f"new-{number}", "payload": number, "uniqueKey": f"key {number}"}
+            (tmp_path / "draft").write_text(json.dumps(document))
+            os.rename(tmp_path / "draft", tmp_path / QUEUE / "ready" / f"{number}.json")
+
+        def work() -> None:
+            assert len(take(store, 40)) == 40
+
+        assert listings(work, monkeypatch) < 40
 
 
 def test_a_late_ack_parses_no_name_of_another_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -512,6 +513,21 @@ def test_the_order_of_a_draft_is_that_of_its_document(ours: FileStore, clock: Ma
     assert order_of(root, message) == order_of(root, root.codec.decode(root.codec.encode(message, queue="q")))
 
 
+def _settle_and_die(
+    store: FileStore, leases: Sequence[Lease], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settle with a follow-up each, and stop after the commit point."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    then = [verdict._replace(then=(Draft("other", Message(f"after-{lease.receipt.id}", 1)),)) for lease in leases]
+    with monkeypatch.context() as patch:
+        patch.setattr(settle, "complete", die)
+        with pytest.raises(KeyboardInterrupt):
+            store.settle([Settlement(lease.receipt, one) for lease, one in zip(leases, then, strict=True)])
+
+
 def test_the_next_of_a_group_waits_for_a_settlement_that_nobody_saw_begin(
     tmp_path: Path, ours: FileStore, others: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,14 +543,8 @@ def test_the_next_of_a_group_waits_for_a_settlement_that_nobody_saw_begin(
     others.settle([Settlement(zero.receipt, Done())])
     (one,) = ours.lease("q", 1, 60.0)
 
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(settle, "complete", die)
-        with pytest.raises(KeyboardInterrupt):
-            ours.settle([Settlement(one.receipt, Retry(then=(Draft("other", Message("f", 1)),)))])
-    assert one.receipt.id == "one" and take(others, limit=1) in ([], ["one"])
+    _settle_and_die(ours, [one], Retry(), monkeypatch)
+    assert one.receipt.id == "one" and take(others, limit=1) == ["one"]
 
 
 def test_a_retry_that_comes_due_is_not_read_again(
@@ -555,3 +565,102 @@ def test_a_file_whose_name_is_mended_is_no_duplicate_of_one_that_has_that_name(t
         (tmp_path / "draft").write_text(json.dumps({"payload": name}))
         os.rename(tmp_path / "draft", tmp_path / "q/ready" / name)
     assert sorted(str(lease.message.body) for lease in ours.lease("q", 10, 60.0)) == ["a-1.json", "a~1.json"]
+
+
+@pytest.mark.parametrize("verdict", [Done(), Retry()])
+@pytest.mark.parametrize("how", ["alone", "extended", "beside another"])
+def test_a_group_goes_on_after_a_settlement_that_was_seen_unfinished(
+    ours: FileStore, others: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, how: str, verdict: Verdict
+) -> None:
+    for id, group in (("g1", "g"), ("x", ""), ("g2", "g")):
+        if group or how == "beside another":
+            ours.publish([Draft("q", Message(id, 1, group=group, created_at=clock.now()))])
+            clock.advance(1)
+    leases = ours.lease("q", 2, 60.0)
+    assert take(others) == []
+    if how == "extended":
+        ours.extend([lease.receipt for lease in leases], 90.0)
+    _settle_and_die(ours, leases, verdict, monkeypatch)
+    taken = [id for _ in range(4) for id in do_all(others)]  # who gets nothing finishes the settlement
+    assert [id for id in taken if id != "x"] == (["g2"] if verdict == Done() else ["g1", "g2"])
+
+
+def do_all(store: FileStore) -> list[str]:
+    leases = store.lease("q", 10, 60.0)
+    store.settle([Settlement(lease.receipt, Done()) for lease in leases])
+    return [lease.receipt.id for lease in leases]
+
+
+def test_a_file_whose_name_a_done_message_had_is_renamed(tmp_path: Path, ours: FileStore) -> None:
+    put(tmp_path, "one")
+    assert do_all(ours) == ["one"]
+    put(tmp_path, "two")
+    assert ours.counts("q")[State.READY] == 1
+    os.rename(tmp_path / "q/ready/task.json", tmp_path / "q/ready/moved.json")
+    assert take(ours) == ["two"]
+
+
+def test_a_file_is_renamed_after_its_copy_was_purged(tmp_path: Path, ours: FileStore) -> None:
+    put(tmp_path, "one")
+    assert ours.counts("q")[State.READY] == 1
+    put(tmp_path, "one", "copy.json")
+    assert ours.counts("q")[State.READY] == 1 and ours.purge("q", State.DONE) == 1
+    os.rename(tmp_path / "q/ready/task.json", tmp_path / "q/ready/moved.json")
+    assert take(ours) == ["one"]
+
+
+def test_the_next_file_of_a_name_takes_the_key_of_the_first(tmp_path: Path, ours: FileStore) -> None:
+    put(tmp_path, "one", uniqueKey="k")
+    assert do_all(ours) == ["one"]
+    put(tmp_path, "two", uniqueKey="k")
+    assert ours.counts("q")[State.READY] == 1
+    (answer,) = ours.publish([Draft("q", Message("three", 1, unique="k"))])
+    assert answer.id == "two" and answer.duplicate
+
+
+def test_a_file_that_is_read_again_does_not_wait_for_itself(
+    tmp_path: Path, ours: FileStore, others: FileStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTSUP, "no attributes here")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    put(tmp_path, "zero", group="z")
+    assert do_all(ours) == ["zero"]
+    put(tmp_path, "one")
+    assert ours.counts("q")[State.READY] == 1
+    assert do_all(others) == ["one"]
+    ahead = datetime.fromtimestamp(clock.now() + 0.001, UTC).isoformat()
+    put(tmp_path, "two", group="g", timestamp=ahead)
+    assert ours.counts("q")[State.READY] == 1
+    clock.advance(0.001)  # now the entry that the first file of the name had is met, and the file is read again
+    put(tmp_path, "three", "other.json", group="g", timestamp=ahead)
+    assert sorted(id for _ in range(3) for id in do_all(ours)) == ["three", "two"]
+
+
+def test_of_a_message_and_its_copy_that_are_judged_together_one_stays(tmp_path: Path, ours: FileStore) -> None:
+    ours.publish([Draft("q", Message("one", 1, unique="k"))])
+    ready = tmp_path / "q/ready"
+    (ready / "copy.json").write_bytes((ready / "one.json").read_bytes())
+    os.rename(ready / "one.json", ready / "moved.json")
+    assert ours.counts("q")[State.READY] == 1 and take(ours) == ["one"]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_of_files_with_one_used_key_that_are_judged_together_one_stays(tmp_path: Path, native: bool) -> None:
+    with closing(FileStore(tmp_path, clock=ManualClock(), layout=NativeLayout(native=native))) as store:
+        store.publish([Draft("q", Message("zero", 1, unique="k"))])
+        assert do_all(store) == ["zero"]
+        for id in ("one", "two", "three"):
+            put(tmp_path, id, f"{id}.json", uniqueKey="k")
+        assert store.counts("q")[State.READY] == 1 and len(take(store)) == 1
+
+
+def test_a_renamed_file_is_judged_together_with_the_next_of_its_name(tmp_path: Path, ours: FileStore) -> None:
+    put(tmp_path, "zero", "zero.json", uniqueKey="k")
+    assert do_all(ours) == ["zero"]
+    put(tmp_path, "one")
+    assert ours.counts("q")[State.READY] == 1
+    os.rename(tmp_path / "q/ready/task.json", tmp_path / "q/ready/z.json")
+    put(tmp_path, "two", uniqueKey="k")  # a key that was used is judged, as a name that was
+    assert sorted(take(ours)) == ["one", "two"]

@@ -23,9 +23,9 @@ from pabal.stores.files.names import Slot, floor_ms, native_base
 from pabal.stores.files.publish import finish_others
 from pabal.stores.files.queue_directory import QueueDirectory
 from pabal.stores.files.read import (
+    LiveMessages,
     belongs,
     id_of_stem,
-    live_messages,
     read_failure,
     read_message,
     restate,
@@ -291,9 +291,9 @@ def _records(root: Root, queue: QueueDirectory, repair: bool) -> Iterator[Findin
         yield Finding(
             f"{queue.dedup}/{name}", "a dedup record that is damaged, and does not count", "remove it", repair
         )
-    expired = dedup.expired(queue, names, root.now(), live_messages(root, queue))
+    expired = dedup.expired(queue, names, root.now(), LiveMessages(root, queue))
     if expired:
-        mended = repair and dedup.sweep(queue, names, root.now(), partial(live_messages, root, queue)) > 0
+        mended = repair and dedup.sweep(queue, names, root.now(), partial(LiveMessages, root, queue)) > 0
         yield Finding(
             queue.dedup, f"{len(expired)} dedup records past their window", "remove them", mended, ordinary=True
         )

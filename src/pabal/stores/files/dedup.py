@@ -80,10 +80,16 @@ def is_known(queue: QueueDirectory, id: str) -> bool:
     return os.path.lexists(_path(queue, _BY_ID, id))
 
 
-def forget_id(queue: QueueDirectory, id: str) -> None:
-    """Note that the message of an id is about to be removed: from now on its record expires."""
-    with suppress(FileNotFoundError):
-        os.rename(_path(queue, _BY_ID, id), _path(queue, _GONE, id))
+def forget_id(queue: QueueDirectory, id: str, stem: str = "") -> None:
+    """Note that the message of an id is about to be removed: from now on its record expires.
+
+    Unless that is the record of a file with a plain name of another stem: then a dropped copy is removed.
+    """
+    path = _path(queue, _BY_ID, id)
+    first = _read(path, 0) if stem else None
+    if first is None or first.stem in ("", stem):
+        with suppress(FileNotFoundError):
+            os.rename(path, _path(queue, _GONE, id))
 
 
 def first_of(records: list[Record], now: int, alive: Alive) -> First | None:

@@ -12,6 +12,7 @@ import stat
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from pabal import durable, jsontext
@@ -26,7 +27,7 @@ from pabal.stores.files.index import Index
 from pabal.stores.files.names import Slot, digest, floor_ms, native_base
 from pabal.stores.files.order import order_of, remember
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import decode, id_of_stem, live_messages, set_aside
+from pabal.stores.files.read import LiveMessages, decode, id_of_stem, order_in, set_aside
 from pabal.stores.files.root import Root
 from pabal.stores.files.settlement_folder import read_plan
 
@@ -96,8 +97,7 @@ def _recall(root: Root, queue: QueueDirectory, index: Index, names: Sequence[str
         for directory in queue.waiting:
             known = index.unread.recall(directory, name, slot)
             if known is not None and index.foreign.pop(name, None) is not None:
-                index.orders.learn(name, known.order, known.about)
-                index.arrive(name, directory)
+                index.place(name, directory, known.order, known.about)
                 found = True
     return found
 
@@ -206,28 +206,48 @@ class PresentMessages:
     """
 
     def __init__(self, root: Root, queue: QueueDirectory) -> None:
-        self._native = root.names.native
+        self._root, self._queue = root, queue
+        self.live = LiveMessages(root, queue)
         self._known: set[str] = set()
+        self._placed: set[tuple[str, str]] = set()
+        # Plain names, by stem: a name may be that of another message by now.
+        self._files: dict[str, list[tuple[str, str, Slot]]] = {}
         for name in os.listdir(queue.tmp):
-            self._add(root, name.partition("~")[2])
+            self._add(name.partition("~")[2])
         for state in (State.READY, State.DELAYED, State.INFLIGHT, State.DEAD, State.DONE):
             for name in os.listdir(queue.dirs[state]):
-                self._add(root, name)
+                self._add(name, queue.dirs[state])
         for each in os.listdir(root.settling):
             plan = read_plan(f"{root.settling}/{each}")
             for name in [] if plan is None else [plan["name"], *(o["file"].partition("~")[2] for o in plan["outputs"])]:
-                self._add(root, name)
+                self._add(name)
 
-    def _add(self, root: Root, name: str) -> None:
-        slot = root.names.parse(name) if not name.endswith(".why") else None
-        if slot is not None:
-            self._known.add(slot.id if self._native else digest(slot.base, 10))
+    def _add(self, name: str, directory: str = "") -> None:
+        slot = self._root.names.parse(name) if not name.endswith(".why") else None
+        if slot is None:
+            return
+        if self._root.names.native:
+            self._known.add(slot.id)
+        elif directory:
+            self._files.setdefault(digest(slot.base, 10), []).append((directory, name, slot))
+        else:
+            self._known.add(digest(slot.base, 10))
 
     def add(self, first: First) -> None:
-        self._known.add(first.stem or first.id)
+        """Note that a file was given its place."""
+        self._placed.add((first.id, first.stem))
+        self.live.add(first.id)
 
     def __contains__(self, first: object) -> bool:
-        return isinstance(first, First) and (first.stem or first.id) in self._known
+        if not isinstance(first, First):
+            return False
+        if (first.stem or first.id) in self._known or (first.id, first.stem) in self._placed:
+            return True
+        return any(self._may_be(first.id, *file) for file in self._files.get(first.stem, ()))
+
+    def _may_be(self, id: str, directory: str, name: str, slot: Slot) -> bool:
+        order = order_in(self._root, self._queue, directory, name, slot)
+        return order.id == id if order is not None else os.path.lexists(f"{directory}/{name}")
 
 
 def _claim(
@@ -238,10 +258,12 @@ def _claim(
     own: First,
     present: PresentMessages | None,
 ) -> First | None:
-    """Make the records of a file; return the message that was first, if there is one."""
-    alive = live_messages(root, queue, but=found.path)
+    """Make the records of a file; return the message that was first, if there is one. Without the messages that are
+    present, one that had a unique key may have it still.
+    """
     if present is None:
-        return dedup.claim(records, own, root.now(), alive)
+        return dedup.claim(records, own, root.now(), lambda other: True)
+    alive = partial(present.live, but=found.path)
     first = dedup.adopt(records, own, root.now(), present.__contains__, alive)
     if first is None:
         present.add(own)
@@ -266,12 +288,15 @@ def _give_name(
             return found
         id = root.ids()
         by_key = dedup.keys_of(records)
-        alive = live_messages(root, queue)
-        if dedup.first_of(by_key, now, alive) or decode(root, found.data, id=id, at=found.about.st_mtime).id != id:
-            _drop(root, queue, found, _native(root, found, id, 0), first)
+        if (
+            dedup.first_of(by_key, now, present.live)
+            or decode(root, found.data, id=id, at=found.about.st_mtime).id != id
+        ):
+            _drop(root, queue, found, _native(root, found, id, 0), first, present)
             return None
         # Only the name of its file was taken, by an earlier message that had no id either.
-        dedup.claim(by_key, First(id, tag), now, alive)
+        dedup.claim(by_key, First(id, tag), now, present.live)
+        present.add(First(id, tag))
     stamp = queue.next_stamp(root.clock.now()) if message.group else 0
     slot = _native(root, found, id, stamp)
     root.move(found.path, f"{queue.dirs[State.READY]}/{slot.base}{slot.extension}")
@@ -299,25 +324,24 @@ def _give_order(
         about = os.lstat(f"{found.directory}/{better}")
         slot = root.names.parse(better)
         assert slot is not None
-        message = decode(root, found.data, id=id_of_stem(slot.base), at=about.st_mtime)
+        message = decode(root, found.data, id=id_of_stem(slot.base), at=about.st_mtime)  # its id may be from its stem
         found = found._replace(name=better, about=about, message=message)
     order = order_of(root, found.message)
     if slot.is_new:
         own = First(found.message.id, new_tag(), digest(slot.base, 10))
         records = dedup.records_of(queue, Draft(queue.name, found.message), root.clock.now())
         first = _claim(root, queue, found, records, own, present)
-        if first is not None and first.stem != own.stem:
+        if first is not None and (first.id, first.stem) != (own.id, own.stem):
             if present is None:
                 return found
-            _drop(root, queue, found, slot, first)
+            _drop(root, queue, found, slot, first, present)
             return None
-    index.orders.learn(found.name, order, found.about)
     remember(found.path, queue.name, slot.base, order, claimed=True)
-    index.arrive(found.name, found.directory)
+    index.place(found.name, found.directory, order, found.about)
     return None
 
 
-def _drop(root: Root, queue: QueueDirectory, found: Found, slot: Slot, first: First) -> None:
+def _drop(root: Root, queue: QueueDirectory, found: Found, slot: Slot, first: First, present: PresentMessages) -> None:
     """Move a duplicate to the done ones, after its reason."""
     done = queue.dirs[State.DONE]
     name = f"{slot.base}~a0~s{root.now():x}.{first.tag or 'first'}{slot.extension}"
@@ -325,3 +349,4 @@ def _drop(root: Root, queue: QueueDirectory, found: Found, slot: Slot, first: Fi
     failure = Failure(FailureCode.DUPLICATE, f"{first.id} was first", root.clock.now())
     root.write_small(f"{target}.why", jsontext.pretty(failure), synced=False)
     root.move(found.path, target)
+    present.live.drop(found.directory, found.name)

@@ -23,7 +23,7 @@ class Member(NamedTuple):
     """A waiting message of a group, and whether its name has a due time that counts."""
 
     stamp: int
-    id: str  # decides between plain names of one millisecond: the entry has the due time, which a retry changes
+    id: str  # decides between plain names of one instant: the entry has the due time, which a retry changes
     entry: str
     delayed: bool
 
@@ -124,15 +124,18 @@ class UnfinishedSettlements:
         self._root = root
         self._queue = queue
         self.names: dict[str, str] = {}  # by folder: the name under which its message was in flight
+        self._others: set[str] = set()  # folders whose message is of no group
 
     def add(self, id: str, token: str, name: str) -> bool:
-        """Say whether the message that was in flight under this name lies in such a folder, and remember it."""
+        """Say whether the message lies in such a folder and is held under this name until that is finished.
+
+        If it is held under another name by now, this one is free.
+        """
         prefix = f"{id}~{token}~"
         for each in os.listdir(self._root.settling):
             folder = f"{self._root.settling}/{each}"
             if each.startswith(prefix) and is_committed(folder):
-                self.names[folder] = name
-                return True
+                return self.names.setdefault(folder, name) == name
         return False
 
     def finished(self) -> Iterator[str]:
@@ -142,11 +145,23 @@ class UnfinishedSettlements:
                 del self.names[folder]
                 yield name
 
-    def found(self, token: str = "") -> Iterator[tuple[str, str, Slot]]:
-        """Yield folder, name and slot of each message of this queue that lies in a folder, of all or under a token."""
+    def clear(self) -> None:
+        self.names.clear()
+        self._others.clear()
+
+    def pass_over(self, folder: str) -> None:
+        """Note that the message in a folder is of no group."""
+        self._others.add(folder)
+
+    def lying(self, token: str = "") -> Iterator[tuple[str, str, Slot]]:
+        """Yield folder, name and slot of each message of this queue that lies in a folder, of all leases or of one
+        token, unless it is known already.
+        """
         for each in os.listdir(self._root.settling):
             folder = f"{self._root.settling}/{each}"
-            plan = read_plan(folder) if not token or f"~{token}~" in each else None
+            if token and f"~{token}~" not in each or folder in self._others or folder in self.names:
+                continue
+            plan = read_plan(folder)
             slot = None if plan is None else self._root.names.parse(plan["name"])
             if plan is not None and plan["queue"] == self._queue and slot is not None and is_committed(folder):
                 yield folder, plan["name"], slot

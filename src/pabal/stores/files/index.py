@@ -20,7 +20,7 @@ from weakref import WeakSet
 from pabal.store import State
 from pabal.stores.files.groups import Groups, UnfinishedSettlements
 from pabal.stores.files.names import ID_PLACE, Slot
-from pabal.stores.files.order import KnownOrders, Order, UnreadFiles, set_time
+from pabal.stores.files.order import DocumentOrder, KnownOrders, Order, UnreadFiles, set_time
 from pabal.stores.files.read import learn, read_order
 from pabal.stores.files.settlement_folder import INPUT
 from pabal.watch import ARRIVALS, DELETE, IGNORED, MOVED_FROM, MOVED_TO, OVERFLOW, Inotify
@@ -247,6 +247,12 @@ class Index:
                 found.append(int(heap[0][:13]))
         return min(found, default=None)
 
+    def place(self, name: str, directory: str, order: DocumentOrder, about: os.stat_result) -> None:
+        """Add a waiting file whose order was read, in place of what its name stood for before."""
+        self.leave(name)
+        self.orders.learn(name, order, about)
+        self.arrive(name, directory)
+
     def arrive(self, name: str, directory: str) -> None:
         """Add a waiting file."""
         if self._native and directory == self._only_ready and self._root.names.match_unmarked(name):
@@ -373,11 +379,13 @@ class Index:
 
     def _hold_unfinished(self, token: str = "") -> None:
         """Hold the messages of groups that lie in folders of settlements, of all or under one token."""
-        for folder, name, slot in self._unfinished.found(token):
+        for folder, name, slot in self._unfinished.lying(token):
             order = slot if self._native else self._order_of_input(folder, slot)
             if order is not None and order.group:
                 self._groups.hold(order, name)
                 self._unfinished.names[folder] = name
+            elif order is not None:
+                self._unfinished.pass_over(folder)
 
     def _order_of_input(self, folder: str, slot: Slot) -> Order | None:
         found = read_order(self._root, self._queue.name, folder, INPUT, slot)
@@ -395,7 +403,7 @@ class Index:
                 self.waiting_names.add(name)
             self._until_reload -= 1
             if not self._native:
-                self._recognise(directory, name)
+                self._forget_if_replaced(directory, name)
             self.arrive(name, directory)
         else:
             if self.waiting_names is not None:
@@ -403,7 +411,7 @@ class Index:
             if self._grouped:
                 self.leave(name)
 
-    def _recognise(self, directory: str, name: str) -> None:
+    def _forget_if_replaced(self, directory: str, name: str) -> None:
         """Forget the order of a name that another file has by now: another process may have settled the earlier one."""
         if self.orders.of_another(directory, name):
             self.leave(name)
@@ -432,13 +440,13 @@ class Index:
         self._until_reload = len(self._listed) + len(names) + _ARRIVALS
         if not self._native:
             for name, path in [*names, *((name, self._queue.inflight) for name in leased)]:
-                self._recognise(path, name)
+                self._forget_if_replaced(path, name)
         if not self._native or self.foreign or self.waiting_names is not None:
             self._forget_all_but({*self._listed, *(name for name, _ in names)}, leased)
         if self._grouped:
             for name in leased:
                 self._hold_group(name)
-            self._unfinished.names.clear()
+            self._unfinished.clear()
             self._hold_unfinished()
         for name, path in names:
             self.arrive(name, path)

@@ -23,11 +23,11 @@ from pabal.store import FailureCode, State
 from pabal.stores.files import dedup
 from pabal.stores.files.browse import MOST_LISTED, WAITING, corrupt_names, counts, waiting, written
 from pabal.stores.files.lease import refreshed
-from pabal.stores.files.names import LAST_DUE, Slot, floor_ms
+from pabal.stores.files.names import LAST_DUE, Slot, digest, floor_ms
 from pabal.stores.files.order import set_time
 from pabal.stores.files.queue_directory import QueueDirectory, Row
 from pabal.stores.files.read import (
-    live_messages,
+    LiveMessages,
     order_in,
     restate,
     slots_in,
@@ -325,7 +325,8 @@ def _remove_file(root: Root, queue: QueueDirectory, path: str, slot: Slot) -> st
     directory, name = os.path.split(path)
     order = order_in(root, queue, directory, name, slot)
     id = order.id if order is not None else slot.id
-    dedup.forget_id(queue, id)  # before the file: otherwise a crash would leave an id that is refused for ever
+    stem = "" if root.names.native else digest(slot.base, 10)
+    dedup.forget_id(queue, id, stem)  # before the file: otherwise a crash would leave an id that is refused for ever
     remove(path)
     return id
 
@@ -452,7 +453,7 @@ def sweep_records(root: Root, queue: QueueDirectory) -> None:
             queue.sweeping.close()
             queue.sweeping = None  # few records are left to the next round: they cost nothing
         else:
-            dedup.sweep(queue, some, now, partial(live_messages, root, queue))
+            dedup.sweep(queue, some, now, partial(LiveMessages, root, queue))
 
 
 def _names(path: str) -> Generator[str, None, None]:

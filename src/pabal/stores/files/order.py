@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pabal.stores.files.root import Root
 
 _ATTRIBUTE = "user.pabal.order"
-_FORM = "1"
+_FORM = "2"
 _WORDS = 11  # form, identity, place, whether it was claimed, and an order
 
 
@@ -50,13 +50,13 @@ Order: TypeAlias = Slot | DocumentOrder
 
 def order_of(root: Root, message: Message) -> DocumentOrder:
     """Return the order that a document gives to a plain name."""
-    created = floor_ms(round(message.created_at, 6))  # as the document says it
+    created = round(message.created_at, 6)  # as the document says it
     return DocumentOrder(
         id=message.id,
         priority=message.priority,
-        due=min(created, root.now()),
+        due=min(floor_ms(created), root.now()),
         group=digest(message.group) if message.group else "",
-        stamp=created,
+        stamp=round(created * 1_000_000),
         target=digest(message.target) if message.target else "",
         expires=0 if message.expires_at is None else ceil_ms(message.expires_at),
     )
@@ -72,8 +72,8 @@ class _Known(NamedTuple):
 class KnownOrders:
     """The orders that this process has read, by the names of files, each with the file that it was read from.
 
-    An application may use a name again: the order of one file does not count for the next file of that name. Nor does
-    it count for a file that was renamed by another process, which is recognised by its attribute.
+    An application may use a name again: the order of one file does not count for the next file of that name. Nor is it
+    known under the new name of a file that another process renamed: that is recalled from its attribute, or read.
     """
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class KnownOrders:
         return None if known is None else known.order.at(slot)
 
     def rename(self, name: str, new: str) -> None:
-        """Note that this process has renamed a file; without a new name it is forgotten."""
-        if (known := self._known.pop(name, None)) is not None and new:
+        """Note that this process has renamed a file."""
+        if (known := self._known.pop(name, None)) is not None:
             self._known[new] = known
 
     def forget(self, name: str) -> None:
@@ -176,7 +176,7 @@ def _identity(about: os.stat_result) -> str:
 
 
 def _place(queue: str, stem: str) -> str:
-    """A message may have its id from its stem, and its keys are claimed in its queue."""
+    """Return a hash of where an order counts: the id may come from the stem, and keys are claimed in the queue."""
     return digest(f"{queue}/{stem}", 16)
 
 

@@ -25,7 +25,7 @@ from pabal.stores.files.index import index_of
 from pabal.stores.files.names import Slot, ceil_ms, digest, floor_ms, has_group, native_base, with_stamp
 from pabal.stores.files.order import DocumentOrder, order_of, remember
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import live_messages, locate, present
+from pabal.stores.files.read import LiveMessages, locate, present
 from pabal.stores.files.root import Root
 from pabal.stores.rows import too_large
 
@@ -149,7 +149,7 @@ def _find_first(root: Root, drafts: Sequence[EncodedDraft]) -> None:
     """Find the duplicates, also within the batch. This is without the lock: `_claim` looks again."""
     seen: dict[str | tuple[QueueDirectory, str], EncodedDraft] = {}
     published = published_before(root, drafts)
-    alive = {queue: live_messages(root, queue) for queue in {each.queue for each in drafts}}
+    alive = {queue: LiveMessages(root, queue) for queue in {each.queue for each in drafts}}
     for each in drafts:
         marks: list[str | tuple[QueueDirectory, str]] = [(each.queue, each.id), *(path for path, _ in each.records)]
         earlier = next((seen[mark] for mark in marks if mark in seen), None)
@@ -212,7 +212,7 @@ def _claim(root: Root, drafts: Sequence[EncodedDraft]) -> None:
     try:
         for queue in dict.fromkeys(each.queue for each in keyed):
             with queue:
-                alive = live_messages(root, queue)
+                alive = LiveMessages(root, queue)
                 for each in keyed:
                     if each.queue is queue:
                         os.lstat(each.path)  # a check may have removed it as a leftover: then no record may promise it

@@ -149,12 +149,15 @@ class QueueDirectory(FileLock):
         if self.known_lease(id, token) is not None:
             self.leased.pop(id, None)
 
-    def note_renamed(self, name: str, new: str = "") -> None:
-        """Note that this process has renamed a file that was known by its name; without a new one it does not come
-        back.
-        """
+    def note_renamed(self, name: str, new: str) -> None:
+        """Note that this process has renamed a file."""
         if self.index is not None:
             self.index.orders.rename(name, new)
+
+    def note_gone(self, name: str) -> None:
+        """Note that this process has moved a file away from where its name says its order."""
+        if self.index is not None:
+            self.index.orders.forget(name)
 
     def reason(self, state: State, id: str, name: str) -> str:
         """Return the path of the reason of a message: beside its file once it is settled, else in the folder `why`."""

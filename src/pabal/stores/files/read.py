@@ -20,7 +20,7 @@ from pabal.ids import new_tag, new_token
 from pabal.message import Message, replace
 from pabal.names import check_id
 from pabal.store import Failure, FailureCode, Receipt, State, read_failure_document
-from pabal.stores.files.dedup import Alive
+from pabal.stores.files.dedup import First
 from pabal.stores.files.names import ID_PLACE, Slot, digest, safe_name, short_token, token_of
 from pabal.stores.files.order import DocumentOrder, Order, order_of, recall
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
@@ -72,7 +72,9 @@ def id_of_stem(stem: str) -> str:
 
 
 def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Slot) -> DocumentOrder | None:
-    """Return the order of a plain name from its file, and remember it."""
+    """Return the order of a plain name from its file. The index keeps it, unless the file is settled, or in flight and
+    known.
+    """
     found = read_order(root, queue.name, directory, name, slot)
     if found is None:
         return None
@@ -85,9 +87,9 @@ def learn(root: Root, queue: QueueDirectory, directory: str, name: str, slot: Sl
 def read_order(
     root: Root, queue: str, directory: str, name: str, slot: Slot
 ) -> tuple[DocumentOrder, os.stat_result] | None:
-    """Return the order that a document gives, kept with its file or read, and the status of the file before."""
+    """Return the order of a plain name, from its attribute or else its document, and the status of the file before."""
     path = f"{directory}/{name}"
-    if not root.names.native and (kept := recall(root, queue, slot.base, path)) is not None:
+    if (kept := recall(root, queue, slot.base, path)) is not None:
         return kept.order, kept.about
     try:
         about = os.lstat(path)  # before it is read: afterwards the name may be that of another file
@@ -268,33 +270,52 @@ def present(root: Root, queue: QueueDirectory, ids: Collection[str]) -> set[str]
     return {*ids} - missing
 
 
-def live_messages(root: Root, queue: QueueDirectory, *, but: str = "") -> Alive:
-    """Return a function that says which messages wait, are in flight, or are on their way there, at the moment of its
-    first question: one listing for the questions about many. The file `but` does not count.
+class LiveMessages:
+    """Says which messages wait, are in flight, or are on their way there, at the moment of the first question: one
+    listing for the questions about many.
 
     A caller that holds the lock of the queue meanwhile gets the truth: none moves, and no other record is made.
     """
-    look = cache(partial(_look_for_live, root, queue, but))
-    return lambda first: look()(first)
 
+    def __init__(self, root: Root, queue: QueueDirectory) -> None:
+        self._root, self._queue = root, queue
+        self._id_of = cache(partial(_id_of, root, queue))
+        self._gone: set[tuple[str, str]] = set()
+        self._tags: set[str] | None = None  # of messages whose records are made, but which nobody sees yet
+        self._arriving: set[str] = set()
+        # Directory and name, by id. A native name is parsed only when it is asked for.
+        self._found: dict[str, set[tuple[str, str]]] = {}
 
-def _look_for_live(root: Root, queue: QueueDirectory, but: str) -> Alive:
-    tags = {
-        name.partition("~")[0] for name in os.listdir(queue.tmp)
-    }  # their records are made, but nobody sees them yet
-    id_of = cache(partial(_id_of, root, queue))
-    found: dict[str, set[tuple[str, str]]] = {}
-    arriving: set[str] = set()
-    for directory in (*queue.waiting, queue.inflight, root.settling, *queue.waiting):  # some move meanwhile
-        for name in os.listdir(directory):
-            if directory == root.settling:
-                arriving.update(_settled_into(f"{directory}/{name}", queue))
-            elif f"{directory}/{name}" != but:
-                id = name[ID_PLACE:].partition("~")[0] if root.names.native else id_of(directory, name)
-                found.setdefault(id, set()).add((directory, name))
-    return lambda first: (
-        first.tag in tags or first.id in arriving or any(id_of(*each) == first.id for each in found.get(first.id, ()))
-    )
+    def __call__(self, first: First, but: str = "") -> bool:
+        """Say whether the message of a record is live. The file `but` does not count."""
+        if self._tags is None:
+            self._tags = self._look()
+        if first.tag in self._tags or first.id in self._arriving:
+            return True
+        return any(
+            "/".join(file) != but and file not in self._gone and self._id_of(*file) == first.id
+            for file in self._found.get(first.id, ())
+        )
+
+    def add(self, id: str) -> None:
+        """Note that a message has come since."""
+        self._arriving.add(id)
+
+    def drop(self, directory: str, name: str) -> None:
+        """Note that a file was moved away since."""
+        self._gone.add((directory, name))
+
+    def _look(self) -> set[str]:
+        root, queue = self._root, self._queue
+        tags = {name.partition("~")[0] for name in os.listdir(queue.tmp)}
+        for directory in (*queue.waiting, queue.inflight, root.settling, *queue.waiting):  # some move meanwhile
+            for name in os.listdir(directory):
+                if directory == root.settling:
+                    self._arriving.update(_settled_into(f"{directory}/{name}", queue))
+                else:
+                    id = name[ID_PLACE:].partition("~")[0] if root.names.native else self._id_of(directory, name)
+                    self._found.setdefault(id, set()).add((directory, name))
+        return tags
 
 
 def _settled_into(folder: str, queue: QueueDirectory) -> Iterator[str]:
@@ -315,7 +336,7 @@ def _settled_into(folder: str, queue: QueueDirectory) -> Iterator[str]:
 def _id_of(root: Root, queue: QueueDirectory, directory: str, name: str) -> str:
     """Return the id of the message in a file that waits or is in flight, and may be gone by now; "" if it is none."""
     slot, inflight = root.names.parse(name), directory == queue.inflight
-    if slot is None or slot.leased is not inflight or not inflight and not root.layout.admits(name):
+    if slot is None or slot.leased is not inflight or not (inflight or root.layout.admits(name)):
         return ""
     order = order_in(root, queue, directory, name, slot)
     return "" if order is None else order.id

@@ -42,9 +42,8 @@ FORMAT = 1
 _ABOUT = "pabal.json"
 DELETED = ".deleted"  # among the private files of a queue: it was deleted, and its folders are left
 _READ_PATIENCE = 0.2  # seconds that a read waits for a lock
-_OUT_OF_PLACE = frozenset(
-    {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO}
-)  # something else is where our files belong
+# Something else is where our files belong.
+_OUT_OF_PLACE = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO})
 _TEMPORARY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM})  # the handle stays usable
 DAMAGED_QUEUE = (OSError, StoreRefused)  # errors of one queue, if `is_of_queue` says so
 

@@ -38,7 +38,7 @@ from pabal.stores.files.publish import (
     state_in,
 )
 from pabal.stores.files.queue_directory import LeasedFile, QueueDirectory
-from pabal.stores.files.read import find_leases, find_settled, live_messages, locate, read_message, restate, set_aside
+from pabal.stores.files.read import LiveMessages, find_leases, find_settled, locate, read_message, restate, set_aside
 from pabal.stores.files.root import DAMAGED_QUEUE, Root, is_of_queue
 from pabal.stores.files.settlement_folder import (
     INPUT,
@@ -206,7 +206,7 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
     try:
         if case.folder:
             root.move(source, f"{case.folder}/{INPUT}")
-            queue.note_renamed(case.leased.name)
+            queue.note_gone(case.leased.name)
             return True
         waits = case.state in (State.READY, State.DELAYED)
         case.name = root.free_name(case.name, *(queue.waiting if waits else (queue.dirs[case.state],)))
@@ -215,7 +215,10 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
         if waits:
             set_time(root, source)
         root.move(source, f"{queue.dirs[case.state]}/{case.name}")
-        queue.note_renamed(case.leased.name, case.name if waits else "")
+        if waits:
+            queue.note_renamed(case.leased.name, case.name)
+        else:
+            queue.note_gone(case.leased.name)
     except FileNotFoundError:
         return False
     return True
@@ -354,7 +357,7 @@ def _claim(root: Root, folder: str, output: Plan) -> bool:
     if not records:
         return True
     with queue:
-        first = dedup.claim(records, First(*output["first"]), root.now(), live_messages(root, queue))
+        first = dedup.claim(records, First(*output["first"]), root.now(), LiveMessages(root, queue))
     if first is not None:
         discard([f"{folder}/{output['file']}"])
     return first is None

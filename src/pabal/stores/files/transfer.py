@@ -22,7 +22,7 @@ from pabal.stores.files import dedup
 from pabal.stores.files.names import ID_PLACE, ceil_ms, native_base
 from pabal.stores.files.publish import EncodedDraft, discard, publish
 from pabal.stores.files.queue_directory import QueueDirectory
-from pabal.stores.files.read import live_messages
+from pabal.stores.files.read import LiveMessages
 from pabal.stores.files.root import Carried, Root
 
 _TOKEN = "moved"  # in the place of the token of the last lease
@@ -106,6 +106,6 @@ def _make_way(root: Root, carried: Sequence[CarriedEntry]) -> None:
             left = tuple(f"{tag}~" for tag in tags if tag.startswith(dedup.CARRIED))
             if left:
                 discard(f"{each.queue.tmp}/{name}" for name in os.listdir(each.queue.tmp) if name.startswith(left))
-            free = dedup.free_of(each.records, root.now(), live_messages(root, each.queue))
+            free = dedup.free_of(each.records, root.now(), LiveMessages(root, each.queue))
         each.records = [record for record in free if record[0] not in keys]
         keys.update(path for path, _ in each.records)
