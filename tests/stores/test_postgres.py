@@ -282,7 +282,7 @@ def test_settings_that_cannot_be_read_stop_one_queue_and_are_set_aside(
         Queue(QUEUE, store).policy  # noqa: B018
     assert Queue("other", store).policy
     (finding,) = store.check(repair=False)
-    assert finding.where == QUEUE and "its settings cannot be read" in finding.problem and not finding.repaired
+    assert finding.where == QUEUE and "its settings cannot be used" in finding.problem and not finding.repaired
     assert [finding.repaired for finding in store.check(repair=True)] == [True]
     assert store.settings(QUEUE) is None and not store.check(repair=False)
     kept = f"select value from {schema}.meta where key like 'set_aside.{QUEUE}.%%'"

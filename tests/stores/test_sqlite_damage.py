@@ -593,7 +593,7 @@ def test_settings_that_cannot_be_read_stop_one_queue_and_are_set_aside(
     with pytest.raises(InvalidPolicy, match="jobs"):
         Queue("jobs", store).policy  # noqa: B018
     assert Queue("other", store).policy
-    assert "its settings cannot be read" in problems(store.check(repair=False))[0]
+    assert "its settings cannot be used" in problems(store.check(repair=False))[0]
     assert all(finding.repaired for finding in store.check(repair=True))
     assert store.settings("jobs") is None and not store.check(repair=False)
     connection = connect(path)

@@ -51,6 +51,17 @@ def test_settings_of_a_topic_that_cannot_be_read_are_set_aside(
     topics.close()
 
 
+def test_a_schema_that_no_record_can_be_checked_with_is_set_aside(template: Path, tmp_path: Path) -> None:
+    path = tmp_path / "topics.db"
+    shutil.copy(template, path)
+    connection = connect(path)
+    connection.execute("update topics set settings = replace(settings, 'object', 'objecT')").fetchall()
+    connection.close()
+    assert [_run(path, "doctor"), _run(path, "doctor", "--repair"), _run(path, "doctor")] == [1, 0, 0]
+    with closing(SqliteTopics(path)) as topics:
+        assert topics.settings("events") == {}
+
+
 def test_records_out_of_order_name_the_doctor_of_topics(template: Path, tmp_path: Path) -> None:
     path = tmp_path / "topics.db"
     shutil.copy(template, path)

@@ -25,6 +25,21 @@ def checker(expected: type | Mapping[str, Json]) -> Check:
     return lambda body: convert(body, expected)
 
 
+def schema_fault(schema: object) -> str:
+    """Return why a JSON Schema from a store cannot be used, or ''; also if it cannot be told here."""
+    if schema is None:
+        return ""
+    if not isinstance(schema, Mapping):
+        return f"schema: an object is expected; found {schema!r:.40}"
+    try:
+        checker(schema)
+    except InvalidPolicy as exc:
+        return str(exc)
+    except ExtraMissing:
+        pass  # nobody uses it here
+    return ""
+
+
 def rule_checker(schema: MessageSchema) -> Check:
     """Return a function that returns the body, or raises ValidationFailed with every rule that it breaks."""
     validators = {rule.validator: validator(rule.validator) for rule in schema.rules if rule.validator}

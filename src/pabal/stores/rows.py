@@ -16,6 +16,7 @@ from pabal.errors import DecodeError, InvalidInput, InvalidPolicy, QueueNotEmpty
 from pabal.message import Message, drop_expiry_if_revived
 from pabal.names import check_id, check_name
 from pabal.policy.policy import settings_from
+from pabal.policy.validation import schema_fault
 from pabal.store import BROWSE_BYTES, Draft, Entry, Failure, FailureCode, State, read_failure_document
 
 log = logging.getLogger("pabal")
@@ -172,10 +173,9 @@ def settings_fault(settings: bytes | None) -> str:
     if settings is None:
         return ""
     try:
-        settings_from(jsontext.read(settings))
+        return schema_fault(settings_from(jsontext.read(settings)).policy.body_schema)
     except InvalidInput as exc:
         return str(exc)
-    return ""
 
 
 # Entries and cursors

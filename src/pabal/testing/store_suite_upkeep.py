@@ -395,6 +395,14 @@ class UpkeepTests(StorePlace):
         self.fill(store)
         assert store.check(repair=False) == [] and store.check(repair=True) == []
 
+    def test_a_schema_that_no_body_can_be_checked_with_is_found_and_set_aside(self, store: Store) -> None:
+        if not isinstance(store, Checkable):
+            pytest.skip("this store has no check")
+        store.configure(QUEUE, {"schema": {"type": "objecT"}})
+        assert [finding.repaired for finding in store.check(repair=False)] == [False]
+        assert [finding.repaired for finding in store.check(repair=True)] == [True]
+        assert store.settings(QUEUE) is None and store.check(repair=False) == []
+
     def test_facts_are_words(self, store: Store) -> None:
         facts = store.facts()
         assert facts and all(isinstance(word, str) for pair in facts.items() for word in pair)

@@ -14,6 +14,7 @@ from pabal.errors import DecodeError, InvalidPolicy
 from pabal.filesystem import UNREADABLE, read_whole, remove, rename_new
 from pabal.ids import new_tag
 from pabal.policy.policy import settings_from
+from pabal.policy.validation import schema_fault
 from pabal.store import Draft, Finding, State
 from pabal.stores.files import dedup
 from pabal.stores.files.browse import WAITING, read_settings, waiting_state
@@ -76,15 +77,17 @@ def _format(root: Root, repair: bool) -> Iterator[Finding]:
 
 
 def _settings(root: Root, queue: QueueDirectory, repair: bool) -> Iterator[Finding]:
+    path = f"{queue.private}/settings.json"
     try:
-        settings_from(read_settings(queue.private) or {})
+        fault = schema_fault(settings_from(read_settings(queue.private) or {}).policy.body_schema)
     except InvalidPolicy as exc:
-        path = f"{queue.private}/settings.json"
+        fault = str(exc).removeprefix(f"{path}: ")
+    if fault:
         if repair:
             _put_away(path)
             queue.sync([queue.private])
         remedy = f"set it aside: {queue.name} then has the default policy until it gets another"
-        yield Finding(path, f"a policy that cannot be read: {str(exc).removeprefix(f'{path}: ')}", remedy, repair)
+        yield Finding(path, f"a policy that cannot be used: {fault}", remedy, repair)
 
 
 def _marks(root: Root, queue: QueueDirectory, repair: bool) -> Iterator[Finding]:

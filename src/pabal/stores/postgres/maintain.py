@@ -148,7 +148,7 @@ class Maintainer(Queues):
                 values = {"key": f"set_aside.{name}.{new_token()}", "queue": number, "settings": text}
                 if repair:
                     self._server.run(lambda link, values=values: link.execute(self._sql(_DROP_SETTINGS), values))  # type: ignore[misc]
-                yield Finding(name, f"its settings cannot be read: {fault}", "set them aside", repair)
+                yield Finding(name, f"its settings cannot be used: {fault}", "set them aside", repair)
 
     def _check_documents(self, repair: bool) -> Iterator[Finding]:
         last: tuple[int, str] = (0, "")

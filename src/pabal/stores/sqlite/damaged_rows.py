@@ -384,7 +384,7 @@ def queue_faults(db: Connection) -> list[Fault]:
             change = "update queues set name = ? where id = ?"
             faults.append(Fault(name, problem, f"name it {name}", change, (name, number)))
         if fault := settings_fault(settings):
-            problem = f"its settings cannot be read: {fault}"
+            problem = f"its settings cannot be used: {fault}"
             change = "update queues set settings = null where id = ?"
             kept = f"set_aside.{name}.{new_token()}", settings
             faults.append(Fault(name, problem, "set them aside", change, (number,), kept))

@@ -10,6 +10,7 @@ from itertools import chain
 from pabal import jsontext
 from pabal.errors import InvalidInput
 from pabal.ids import new_token
+from pabal.policy.validation import schema_fault
 from pabal.sql.connection import Connection
 from pabal.sql.migrate import restore_version
 from pabal.sql.repair import Fault, mend_faults
@@ -85,8 +86,8 @@ def faults(connection: Connection) -> list[Fault]:
             change = "update topic_shares set note = '' where grp = ? and partition = ?"
             found.append(Fault(where, problem, "remove it", change, (grp, partition)))
     for topic, name, settings in connection.execute(_SETTINGS).fetchall():
-        if fault := settings_fault(settings):
-            problem, change = f"its settings cannot be read: {fault}", "update topics set settings = '{}' where id = ?"
+        if fault := settings_fault(settings) or schema_fault(_schema_in(settings)):
+            problem, change = f"its settings cannot be used: {fault}", "update topics set settings = '{}' where id = ?"
             kept = f"set_aside.topic.{topic}.{new_token()}", settings
             found.append(Fault(f"{name!r:.60}", problem, "set them aside", change, (topic,), kept))
     return found
@@ -235,6 +236,10 @@ def settings_fault(settings: object) -> str:
     except InvalidInput as exc:
         return str(exc)
     return "" if isinstance(found, dict) else "they are no JSON object"
+
+
+def _schema_in(settings: object) -> object:
+    return jsontext.read(settings).get("schema") if isinstance(settings, bytes) else None
 
 
 def _is_text(value: object) -> bool:
