@@ -27,6 +27,8 @@ async def _together(url: str, scale: Scale) -> tuple[Ratio, float]:
             alone = await _rate(queue, 1, scale.slice)
             looking = asyncio.create_task(_look(late))
             rates.append((alone, await _rate(queue, TASKS, scale.slice)))
+            while not late:  # one look at least
+                await asyncio.sleep(0)
             looking.cancel()
     ratios = [many / alone for alone, many in rates]
     median = statistics.median

@@ -282,7 +282,7 @@ def committed(store: FileStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def finished(store: FileStore, clock: ManualClock) -> None:
-    clock.advance(61)
+    clock.advance(600)
     assert (drain(store, "next"), sorted(drain(store))) == (["out"], ["here", "later"])
     assert count(store, State.DELAYED) == 0
 
@@ -340,7 +340,7 @@ def test_a_folder_in_the_place_of_a_plan_that_was_left_is_set_aside_by_a_repair(
         left = root / ".settling" / name
         (left / "plan.json").mkdir(parents=True)
         os.utime(left, (clock.now(), clock.now()))
-    clock.advance(61)
+    clock.advance(600)
     assert len(store.check(repair=False)) == 2
     assert [finding.repaired for finding in store.check(repair=True)] == [True, False]
     (found,) = store.check(repair=True)
@@ -353,7 +353,7 @@ def test_a_folder_in_the_place_of_a_reason_that_was_left_is_set_aside_by_a_repai
     (committed / "why").mkdir()
     (committed / "input").unlink()
     os.utime(committed, (clock.now(), clock.now()))
-    clock.advance(61)
+    clock.advance(600)
     store.check(repair=True)
     assert os.listdir(root / ".settling") == [] and all_well(store)
     assert [path.is_dir() for path in (root / QUEUE / "corrupt").glob("why~??*[!y]")] == [True]
@@ -390,7 +390,7 @@ def test_an_input_by_another_name_is_found_again(
 ) -> None:
     os.rename(committed / "input", committed / "inpux")
     os.utime(committed, (clock.now(), clock.now()))
-    clock.advance(61)
+    clock.advance(600)
     with closing(FileStore(root, clock=clock)) as other:
         assert state_of(other, "m") is State.DONE
         finished(other, clock)
