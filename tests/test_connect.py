@@ -233,3 +233,10 @@ def test_topics_have_the_same_place_for_a_process_in_another_folder(
     assert found == f"kafka://one:9092?timeout=5&config={tmp_path}/my%20kafka.conf"
     with pytest.raises(InvalidUrl, match=r"sqlite:path\.db"):
         absolute_topics("sqlite:")
+
+
+@pytest.mark.parametrize("url", ["sqlite:s3cr3t@host/jobs.db", "file:s3cr3t@host/spool"])
+def test_a_store_that_is_missing_is_named_without_what_may_be_a_password(url: str) -> None:
+    with pytest.raises(StoreMissing, match="no store at") as found:
+        pabal.connect(url, create=False)
+    assert "s3cr3t" not in str(found.value)

@@ -172,7 +172,7 @@ def connect(url: str, *, consumer: str = "", create: bool = True, clock: Clock |
     with translated(f"opening {path}"):
         if not create and not opener.exists():
             opener.check_remains()
-            raise StoreMissing(f"no store at {path}: publish to make one, or correct {shown_url(url)}")
+            raise StoreMissing(f"no store at {_shown(path, url)}: publish to make one, or correct {shown_url(url)}")
         return Connection(opener.open(), clock=clock, consumer=consumer, url=shown_url(url))
 
 
@@ -302,6 +302,11 @@ def _find_opener(url: str, clock: Clock, consumer: str = "") -> tuple[str, Path,
     options = _options(url, row.options) if row.strict else {}
     _check_place(scheme, path)
     return scheme, path, row.queues(_Location(url, path, options, clock, consumer))
+
+
+def _shown(path: Path, url: str) -> object:
+    """Return a path as errors may show it: with an `@` it may hold what was meant as a password."""
+    return shown_url(url) if "@" in url else path
 
 
 def _check_place(scheme: str, path: Path) -> None:
@@ -539,7 +544,8 @@ def _sqlite_topics(url: str, create: bool, clock: Clock | None) -> Topics:
 
     path, owner = database_path(url.partition("?")[0]), _owner(_options(url, frozenset({"owner"})))
     if not create and not SqliteTopics.exists(path):
-        raise StoreMissing(f"no topics in {path}: make one with `pabal topic create`, or correct {shown_url(url)}")
+        shown = _shown(path, url)
+        raise StoreMissing(f"no topics in {shown}: make one with `pabal topic create`, or correct {shown_url(url)}")
     return SqliteTopics(path, clock=clock, owner=owner)
 
 

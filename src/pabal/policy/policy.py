@@ -179,6 +179,8 @@ class PolicyChanges(TypedDict, total=False):
 
 def policy_from(document: Mapping[str, Any]) -> Policy:
     """Read a policy document; raise InvalidPolicy that names the field, the value found and the values allowed."""
+    if not isinstance(document, Mapping):
+        raise InvalidPolicy(f"policy: an object is expected; found {type(document).__name__}")
     if PAUSED in document:
         raise InvalidPolicy(f"{PAUSED} is no part of a policy: use `pabal pause` and `pabal resume`, or queue.pause()")
     try:
