@@ -371,7 +371,8 @@ def _url(data: bytes) -> object:
         try:
             found.append(form(read(url)))
         except (InvalidInput, StoreMissing) as exc:
-            assert "s3cr3t" not in str(exc).replace(url.partition(":")[0], "") or "@" not in url
+            said = str(exc).lower().replace(url.partition(":")[0].lower(), "")  # a scheme is shown, in small letters
+            assert "s3cr3t" not in said or "@" not in url
             found.append(type(exc).__name__)
     return "".join(found)
 
