@@ -61,6 +61,7 @@ from pabal.errors import (
     InvalidName,
     InvalidPolicy,
     PabalError,
+    StoreFailed,
     StoreMissing,
     WatchFailed,
 )
@@ -370,7 +371,7 @@ def _url(data: bytes) -> object:
     for read in (parse_url, database_path, _topics_url, _postgres_url):
         try:
             found.append(form(read(url)))
-        except (InvalidInput, StoreMissing) as exc:
+        except (InvalidInput, StoreFailed, StoreMissing) as exc:
             said = str(exc).lower().replace(url.partition(":")[0].lower(), "")  # a scheme is shown, in small letters
             assert "s3cr3t" not in said or "@" not in url
             found.append(type(exc).__name__)
