@@ -179,8 +179,7 @@ class PolicyChanges(TypedDict, total=False):
 
 def policy_from(document: Mapping[str, Any]) -> Policy:
     """Read a policy document; raise InvalidPolicy that names the field, the value found and the values allowed."""
-    if not isinstance(document, Mapping):
-        raise InvalidPolicy(f"policy: an object is expected; found {type(document).__name__}")
+    _check_object(document)
     if PAUSED in document:
         raise InvalidPolicy(f"{PAUSED} is no part of a policy: use `pabal pause` and `pabal resume`, or queue.pause()")
     try:
@@ -203,8 +202,7 @@ class Settings(NamedTuple):
 
 def settings_from(document: Mapping[str, Any]) -> Settings:
     """Read what a store keeps of a queue."""
-    if not isinstance(document, Mapping):
-        raise InvalidPolicy(f"policy: an object is expected; found {type(document).__name__}")
+    _check_object(document)
     rest = dict(document)
     paused, attached = rest.pop(PAUSED, False), rest.pop(ATTACHED, {})
     if type(paused) is not bool:
@@ -212,6 +210,11 @@ def settings_from(document: Mapping[str, Any]) -> Settings:
     if not isinstance(attached, Mapping):
         raise InvalidPolicy(f"{ATTACHED} must be an object; found {attached!r:.40}")
     return Settings(policy_from(rest), paused, attached)
+
+
+def _check_object(document: object) -> None:
+    if not isinstance(document, Mapping):
+        raise InvalidPolicy(f"policy: an object is expected; found {type(document).__name__}")
 
 
 def document_of_settings(settings: Settings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -36,7 +36,7 @@ from pabal.sql.disk_reserve import DiskReserve
 from pabal.sql.forks import survive_fork
 from pabal.sql.group import Group, Job, fail
 from pabal.sql.place import is_damaged_store, keep_lost_commits, real_path, require_one_name
-from pabal.sql.repair import Mend, Object, Rescue, is_misdescribed, problems, repair_file, schema_of
+from pabal.sql.repair import Fault, Mend, Object, Rescue, is_misdescribed, mend_faults, problems, repair_file, schema_of
 from pabal.sql.writer import Transaction, Writer
 from pabal.sql.writer_lock import WriterLock
 
@@ -176,6 +176,17 @@ class Database:
                 remedy = f"restore a copy; it could not be repaired: {exc}"
         for problem in found:
             yield str(self.path), problem, remedy, done
+
+    def check_rows(
+        self, look: Callable[[Connection], Sequence[Fault]], *, repair: bool
+    ) -> Iterator[tuple[str, str, str, bool]]:
+        """Yield what `look` finds wrong with rows, as `check` does. Some of it may be impossible to mend."""
+        found, mended = self.read(look), set[tuple[str, str]]()
+        if found and repair:
+            done = self.write(lambda tx: mend_faults(tx.connection, look(tx.connection)), durable=True, essential=True)
+            mended = {(fault.where, fault.problem) for fault in done}
+        for fault in found:
+            yield fault.where, fault.problem, fault.remedy, (fault.where, fault.problem) in mended
 
     def _problems(self) -> list[str]:
         return problems(self.path, self._busy, self._schema()) or ([self._broken] if self._broken else [])

@@ -226,12 +226,11 @@ class PresentMessages:
         slot = self._root.names.parse(name) if not name.endswith(".why") else None
         if slot is None:
             return
-        if self._root.names.native:
-            self._known.add(slot.id)
-        elif directory:
-            self._files.setdefault(digest(slot.base, 10), []).append((directory, name, slot))
+        mark = slot.id if self._root.names.native else digest(slot.base, 10)
+        if directory and not self._root.names.native:
+            self._files.setdefault(mark, []).append((directory, name, slot))
         else:
-            self._known.add(digest(slot.base, 10))
+            self._known.add(mark)
 
     def add(self, first: First) -> None:
         """Note that a file was given its place."""

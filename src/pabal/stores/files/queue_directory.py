@@ -155,7 +155,7 @@ class QueueDirectory(FileLock):
             self.index.orders.rename(name, new)
 
     def note_gone(self, name: str) -> None:
-        """Note that this process has moved a file away from where its name says its order."""
+        """Note that this process has moved a file away: no file has that name any more."""
         if self.index is not None:
             self.index.orders.forget(name)
 

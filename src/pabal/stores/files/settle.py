@@ -209,7 +209,7 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
             queue.note_gone(case.leased.name)
             return True
         waits = case.state in (State.READY, State.DELAYED)
-        case.name = root.free_name(case.name, *(queue.waiting if waits else (queue.dirs[case.state],)))
+        case.name = _free_name(root, queue, case.state, case.name)
         if case.reason and os.path.lexists(source):  # nobody else moves it while we hold the lock
             root.move(case.reason, queue.reason(case.state, case.settlement.receipt.id, case.name))
         if waits:
@@ -222,6 +222,12 @@ def _commit(root: Root, queue: QueueDirectory, case: Case) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _free_name(root: Root, queue: QueueDirectory, state: State, name: str) -> str:
+    """Return a name that is free where the verdict moves the file, and where it moves from there when it comes due."""
+    waits = state in (State.READY, State.DELAYED)
+    return root.free_name(name, *(queue.waiting if waits else (queue.dirs[state],)))
 
 
 def _tidy(root: Root, queue: QueueDirectory, case: Case) -> None:
@@ -384,8 +390,7 @@ def _move_input(root: Root, folder: str, plan: Plan) -> tuple[str, str]:
     """Move the input to where its verdict takes it; return the directories that changed."""
     queue, state = root.make(plan["queue"]), State(plan["state"])
     with queue:
-        waits = state in (State.READY, State.DELAYED)
-        name = root.free_name(plan["name"], *(queue.waiting if waits else (queue.dirs[state],)))
+        name = _free_name(root, queue, state, plan["name"])
         reason = queue.reason(state, plan["id"], name)
         if os.path.lexists(f"{folder}/{INPUT}"):  # else another process has moved it
             with suppress(FileNotFoundError):

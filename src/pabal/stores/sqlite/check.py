@@ -4,8 +4,9 @@ Never revives dead messages, and never takes a message from the consumer that ho
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from pabal.errors import StoreFailed
 from pabal.sql.connection import Connection
 from pabal.sql.pages import PageFile
 from pabal.sql.place import real_path
-from pabal.sql.repair import Fault, mend_faults
 from pabal.sql.writer import Transaction
 from pabal.store import Finding
 from pabal.stores.sqlite.bodies import BodyFolder
@@ -81,7 +81,7 @@ class Checker(Queues):
             self._known.clear()
 
     def _check_queues(self, repair: bool) -> Iterator[Finding]:
-        yield from self._check_faults(queue_faults, repair)
+        yield from starmap(Finding, self._db.check_rows(queue_faults, repair=repair))
         self._known.clear()
 
     def _check_rows(self, repair: bool, *, lost: bool) -> Iterator[Finding]:
@@ -101,17 +101,7 @@ class Checker(Queues):
                     yield Finding(diagnosis.where, diagnosis.problem, diagnosis.remedy, mends)
                 passed_over += not found
             yield from self._check_names(rows, repair)
-        yield from self._check_faults(partial(rows.key_faults, lost=lost), repair)
-
-    def _check_faults(self, look: Callable[[Connection], Sequence[Fault]], repair: bool) -> Iterator[Finding]:
-        found, mended = self._db.read(look), set[tuple[str, str]]()
-        if found and repair:
-            done = self._db.write(
-                lambda tx: mend_faults(tx.connection, look(tx.connection)), durable=True, essential=True
-            )
-            mended = {(fault.where, fault.problem) for fault in done}
-        for fault in found:
-            yield Finding(fault.where, fault.problem, fault.remedy, (fault.where, fault.problem) in mended)
+        yield from starmap(Finding, self._db.check_rows(partial(rows.key_faults, lost=lost), repair=repair))
 
     def _check_names(self, rows: Rows, repair: bool) -> Iterator[Finding]:
         names = rows.names()

@@ -53,13 +53,9 @@ def check(db: Database, *, repair: bool) -> list[Finding]:
     findings = [Finding(*found) for found in db.check(mend_copy, repair=repair)]
     if not all(finding.repaired for finding in findings):
         return findings  # nothing in a damaged file can be relied on
-    found, mended = db.read(faults), set[tuple[str, str]]()
-    if found and repair:
-        done = db.write(lambda tx: mend_faults(tx.connection, faults(tx.connection)), durable=True, essential=True)
-        mended = {(fault.where, fault.problem) for fault in done}
     return [
         *findings,
-        *(Finding(*fault[:3], (fault.where, fault.problem) in mended) for fault in found),
+        *(Finding(*found) for found in db.check_rows(faults, repair=repair)),
         *(Finding(*fault, _BY_HAND) for fault in db.read(lambda connection: list(Layout(connection).unclear()))),
     ]
 
